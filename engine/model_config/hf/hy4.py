@@ -67,12 +67,17 @@ def _hunyuan(fields: Fields, name: str, *, sees: bool = False) -> ModelSpec:
         mixer = replace(layer.mixer, gate="linear_gate", gate_by_value=True, sinks="learnable_sink_param")
         if sees:
             assert mixer.rope is not None
-            axes = media_axes(fields.values, _SECTIONS, rotating // 2, interleaved=True)
-            mixer = replace(mixer, norm_eps=spec.norm_eps, rope=replace(mixer.rope, axes=axes))
+            mixer = replace(mixer, norm_eps=spec.norm_eps, rope=replace(mixer.rope, axes=_axes(fields, rotating // 2)))
         layers.append(replace(layer, mixer=replace(mixer, index=replace(index, shared=shared))))
     head = "hc_head.hc_pre" if sees else "hc_pre.hc_head"
     spec = replace(spec, layers=tuple(layers), streams=_streams(fields, head), draft_prefix=HUNYUAN_V4.prefix)
     return _with_head(fields, _with_networks(fields, spec))
+
+
+def _axes(fields: Fields, pairs: int) -> tuple[int, ...]:
+    """Of each pair, of which frames, rows and columns alternate."""
+    media_axes(fields.values, _SECTIONS, pairs, interleaved=False)  # all pairs have one
+    return media_axes(fields.values, _SECTIONS, pairs, interleaved=True)
 
 
 def _with_head(fields: Fields, spec: ModelSpec) -> ModelSpec:

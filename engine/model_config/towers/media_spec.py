@@ -14,9 +14,9 @@ from ..hf.thinker import thinker
 Modality = Literal["image", "video", "audio"]
 MediaAxes = Literal["grid", "frames", "blocks", "numbered", "canvas", "corner"]
 """m-rope positions of media: frame, row and column, behind which text follows the longer side of a picture, or also the
-last frame of a video, or in which each frame of a video is a picture of its own; or index, column, row and number of the picture, behind which text has its index; or a canvas's
-number, row and column, on which a picture lies whole and in slices; or index, row and column, both from 0 in each
-picture, behind which text has the next index."""
+last frame of a video, or in which each frame of a video is a picture of its own; or index, column, row and number of
+the picture, behind which text has its index; or a canvas's number, row and column, on which a picture lies whole and in
+slices; or index, row and column, both from 0 in each picture, behind which text has the next index."""
 
 TWO_TOWERS: Final = ("clip", "siglip", "siglip2")
 """Model types with a text tower and a vision tower in one space."""

@@ -1,5 +1,7 @@
 """What is made of pictures for a model, against transformers: tensors, and how many tokens stand for them."""
 
+import ast
+import itertools
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -8,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import transformers
 from safetensors import safe_open
 from safetensors.torch import load
 
@@ -19,7 +22,7 @@ from stentor.protocols.ipc.steps import RowSpan
 from stentor.server.media.decoding.decode_video import DecodedVideo, VideoFacts
 from stentor.server.media.processors.model_files import ModelFiles
 from stentor.server.media.processors.model_processor import ModelInputs, ModelProcessor
-from stentor.server.media.processors.model_videos import VideoSettings
+from stentor.server.media.processors.model_videos import VideoSettings, lined_grid
 from stentor.server.media.processors.pictures import spelled
 from stentor.server.media.refusal import Refusal
 from stentor.tests.server.media.families import LAID_OUT, PROCESSED
@@ -216,7 +219,7 @@ def video_embeddings(model: Any, payload: bytes) -> torch.Tensor:
     "family",
     [
         *("qwen2_5_vl", "qwen3_vl", "internvl", "llava_onevision", "glm4v", "glm46v", "gemma4_large", "smolvlm"),
-        *("cosmos3_edge", "llava_next_video", "video_llava"),
+        *("cosmos3_edge", "hy_v4_vl", "llava_next_video", "video_llava"),
     ],
 )
 def test_a_video_has_as_many_placeholders_as_embeddings(family: str, frames: int, made: Callable[[str], Made]) -> None:
@@ -228,12 +231,50 @@ def test_a_video_has_as_many_placeholders_as_embeddings(family: str, frames: int
     text = tokenizer(inputs.replacement, add_special_tokens=False)["input_ids"]
     count = sum(token in ids for token in text)
     assert count == len(video_embeddings(model, inputs.payload)) > 0
-    if family.startswith(("qwen", "glm", "cosmos")):
+    if family.startswith(("qwen", "glm", "cosmos", "hy_v4")):
         assert inputs.grid is not None
-        assert inputs.grid[0] == (frames if family == "cosmos3_edge" else (frames + 1) // 2)
+        assert inputs.grid[0] == (frames if family in ("cosmos3_edge", "hy_v4_vl") else (frames + 1) // 2)
         assert count == inputs.grid[0] * inputs.grid[1] * inputs.grid[2]
     else:
         assert inputs.grid is None
+
+
+def _resize_of_hy4() -> Callable[..., tuple[int, int]]:
+    """The function of transformers' video processor, whose module cannot be imported without torchvision."""
+    module = Path(transformers.__file__).parent / "models/hy_v4_vl/video_processing_hy_v4_vl.py"
+    kinds = [node for node in ast.parse(module.read_text()).body if isinstance(node, ast.ClassDef)]
+    methods = [node for kind in kinds for node in kind.body if isinstance(node, ast.FunctionDef)]
+    (found,) = (node for node in methods if node.name == "smart_resize")
+    found.decorator_list = []
+    names: dict[str, Any] = {}
+    exec(compile(ast.Module([found], []), str(module), "exec"), names)
+    return names["smart_resize"]  # type: ignore[no-any-return]
+
+
+def test_frames_of_hy4_have_the_size_that_transformers_gives_them() -> None:
+    reference, seen = _resize_of_hy4(), set()
+    for height, width, frames in itertools.product((3, 8, 37, 100, 411, 720), (3, 16, 41, 399, 1280), (1, 3, 50)):
+        for most, of_frame in ((10_000, 5_000), (300_000, 90_000), (1 << 25, 1 << 20)):
+            if max(height, width) > 200 * min(height, width):
+                with pytest.raises(ValueError, match="more than 200 times as long"):
+                    lined_grid(height, width, frames, 8, most, of_frame)
+                continue
+            expected = reference(height, width, frames, factor=8, max_pixels=most, max_image_size=of_frame)
+            rows, columns = lined_grid(height, width, frames, 8, most, of_frame)
+            assert (8 * rows, 8 * columns) == expected, (height, width, frames, most)
+            seen.add(expected)
+    assert len(seen) > 50
+
+
+def test_a_frame_of_hy4_whose_size_fits_is_the_picture_that_it_shows(made: Callable[[str], Made]) -> None:
+    processor, _ = made("hy_v4_vl")
+    frames = np.stack([np.asarray(picture(40, 32, number)) for number in range(2)])
+    inputs = processor.video(DecodedVideo(frames, [0, 1], VideoFacts(2, 2.0, 40, 32)))
+    shown = [load(processor.image(picture(40, 32, number), {}, alone=True).payload) for number in range(2)]
+    found = load(inputs.payload)
+    assert torch.equal(found["pixel_values_videos"], torch.cat([each["pixel_values"] for each in shown]))
+    assert found["video_grid_thw"].tolist() == [[2, 8, 10]]
+    assert inputs.grid == (2, 4, 6)
 
 
 def test_two_equal_frames_are_a_picture(made: Callable[[str], Made]) -> None:
