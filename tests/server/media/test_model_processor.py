@@ -1,6 +1,5 @@
 """What is made of pictures for a model, against transformers: tensors, and how many tokens stand for them."""
 
-import ast
 import itertools
 import json
 from collections.abc import Callable
@@ -10,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import transformers
 from safetensors import safe_open
 from safetensors.torch import load
 
@@ -239,31 +237,46 @@ def test_a_video_has_as_many_placeholders_as_embeddings(family: str, frames: int
         assert inputs.grid is None
 
 
-def _resize_of_hy4() -> Callable[..., tuple[int, int]]:
-    """The function of transformers' video processor, whose module cannot be imported without torchvision."""
-    module = Path(transformers.__file__).parent / "models/hy_v4_vl/video_processing_hy_v4_vl.py"
-    kinds = [node for node in ast.parse(module.read_text()).body if isinstance(node, ast.ClassDef)]
-    methods = [node for kind in kinds for node in kind.body if isinstance(node, ast.FunctionDef)]
-    (found,) = (node for node in methods if node.name == "smart_resize")
-    found.decorator_list = []
-    names: dict[str, Any] = {}
-    exec(compile(ast.Module([found], []), str(module), "exec"), names)
-    return names["smart_resize"]  # type: ignore[no-any-return]
+@pytest.mark.parametrize(
+    ("frame", "count", "most", "of_frame", "expected"),
+    [
+        ((720, 1280), 1, 1 << 25, 1 << 20, (704, 1280)),
+        ((720, 1280), 50, 1 << 25, 1 << 20, (608, 1056)),
+        ((1080, 1920), 300, 24 << 20, 1 << 20, (192, 384)),
+        ((37, 399), 3, 300_000, 90_000, (32, 384)),
+        ((16, 3), 1, 10_000, 5_000, (32, 32)),
+        ((411, 41), 50, 300_000, 90_000, (64, 32)),
+    ],
+)
+def test_frames_of_hy4_have_the_size_that_transformers_gives_them(
+    frame: tuple[int, int], count: int, most: int, of_frame: int, expected: tuple[int, int]
+) -> None:
+    """By its video processor, whose module cannot be imported without torchvision."""
+    rows, columns = lined_grid(*frame, count, 32, most, of_frame)
+    assert (32 * rows, 32 * columns) == expected
 
 
-def test_frames_of_hy4_have_the_size_that_transformers_gives_them() -> None:
-    reference, seen = _resize_of_hy4(), set()
-    for height, width, frames in itertools.product((3, 8, 37, 100, 411, 720), (3, 16, 41, 399, 1280), (1, 3, 50)):
-        for most, of_frame in ((10_000, 5_000), (300_000, 90_000), (1 << 25, 1 << 20)):
-            if max(height, width) > 200 * min(height, width):
-                with pytest.raises(ValueError, match="more than 200 times as long"):
-                    lined_grid(height, width, frames, 8, most, of_frame)
-                continue
-            expected = reference(height, width, frames, factor=8, max_pixels=most, max_image_size=of_frame)
-            rows, columns = lined_grid(height, width, frames, 8, most, of_frame)
-            assert (8 * rows, 8 * columns) == expected, (height, width, frames, most)
-            seen.add(expected)
-    assert len(seen) > 50
+def test_frames_of_hy4_have_the_most_rows_and_then_columns_within_their_bounds() -> None:
+    for height, width, count in itertools.product((3, 37, 100, 411), (16, 41, 399), (1, 50)):
+        for most, of_frame in ((160, 80), (4_000, 1_400), (500_000, 16_000)):  # in squares
+            within = [
+                (rows, columns)
+                for rows in range(1, max(1, height // 8) + 1)
+                for columns in range(1, max(1, width // 8) + 1)
+                if count * rows * (columns + 1) <= most
+                and rows * columns <= of_frame
+                and (rows == 1 or columns >= width * rows // height)
+                and (columns == 1 or columns * height < width * (rows + 1))
+            ]
+            found = lined_grid(height, width, count, 8, most * 64, of_frame * 64)
+            assert found == max(within, default=(1, 1)), (height, width, count, most)
+
+
+def test_a_frame_of_hy4_with_one_side_far_longer_than_the_other_is_refused(made: Callable[[str], Made]) -> None:
+    processor, _ = made("hy_v4_vl")
+    frames = np.zeros((1, 2, 402, 3), np.uint8)
+    with pytest.raises(Refusal, match="frames of 402 x 2 pixels have a side more than 200 times as long"):
+        processor.video(DecodedVideo(frames, [0], VideoFacts(1, 2.0, 402, 2)))
 
 
 def test_a_frame_of_hy4_whose_size_fits_is_the_picture_that_it_shows(made: Callable[[str], Made]) -> None:
