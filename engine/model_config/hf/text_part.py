@@ -318,7 +318,7 @@ _FAMILIES: Final[Mapping[str, MediaFamily]] = {
     "NemotronH_Nano_VL_V2": MediaFamily("NemotronH_Nano_VL_V2", "nemotron_h"),
     **{
         name: MediaFamily(kind, "nemotron_h", "images, video, audio")
-        for name, kind in ((nemotron_omni.CLASS, nemotron_omni.MODEL_TYPE), (nemotron_omni.PUBLISHED,) * 2)
+        for name, kind in nemotron_omni.MODEL_TYPES.items()
     },
     "NVLM_D": MediaFamily("NVLM_D", "qwen2"),
     "OpenCUAForConditionalGeneration": MediaFamily("opencua", "qwen2"),

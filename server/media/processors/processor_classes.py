@@ -178,7 +178,7 @@ _UNNAMED: Final[Mapping[str, str]] = {
     "minicpmv": "MiniCPMVProcessor",
     "Llama_Nemotron_Nano_VL": "NemotronVLProcessor",
     "NemotronH_Nano_VL_V2": "NemotronVLProcessor",
-    nemotron_omni.PUBLISHED: f"{nemotron_omni.CLASS}Processor",
+    **dict.fromkeys(nemotron_omni.PUBLISHED, f"{nemotron_omni.CLASS}Processor"),
     "molmo": "MolmoProcessor",
     "NVLM_D": "NVLMProcessor",
     "opencua": "OpenCUAProcessor",
