@@ -7,6 +7,7 @@ import pytest
 
 from stentor.engine.model_config.config_fields import ConfigError
 from stentor.engine.model_config.hf.config import model_spec_from_hf
+from stentor.engine.model_config.hf.text_names import is_of_tower, text_name
 from stentor.engine.model_config.spec.latent_attention import LatentAttentionSpec
 from stentor.engine.model_config.spec.mlp import MLPSpec, MoESpec
 from stentor.engine.model_config.spec.streams import HyperSpec
@@ -82,6 +83,12 @@ def test_neighbours_turn_together_by_frame_row_and_column_in_models_that_see() -
         assert (mixer.index.heads, mixer.index.interleaved) == (32, True)
     assert (spec.hidden_size, mixers[0].heads, mixers[0].q_lora_rank) == (6144, 64, 2048)
     assert media_spec(VL) == MediaSpec({"image": 120_120, "video": 120_124}, axes="blocks")
+
+
+@pytest.mark.parametrize("name", ["hc_head.hc_head_fn", "mtp_layers.0.eh_proj.weight", "layers.1.mlp.gate.weight"])
+def test_parts_of_the_text_have_the_names_of_a_model_of_texts_beside_a_tower(name: str) -> None:
+    assert text_name(f"model.{name}") == text_name(f"model.language_model.{name}") == f"model.{name}"
+    assert is_of_tower("vit.perceive.image_newline")
 
 
 def test_pairs_without_an_axis_are_refused() -> None:
