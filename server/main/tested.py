@@ -404,6 +404,7 @@ MEDIA: Final[Mapping[str, tuple[str, ...]]] = {
     "H2OVLChatModel": ("h2ovl",),
     "HCXVisionV2ForCausalLM": ("hyperclovax_published",),
     "HunYuanVLForConditionalGeneration": ("hunyuan_vl", "hunyuan_vl_three"),
+    "HYV4VLForConditionalGeneration": ("hy_v4_vl", "hy_v4_vl_film"),
     "HyperCLOVAXVisionV2ForConditionalGeneration": ("hyperclovax_vision",),
     "Idefics2ForConditionalGeneration": ("idefics2",),
     "Idefics3ForConditionalGeneration": ("idefics3",),

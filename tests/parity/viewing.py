@@ -206,6 +206,44 @@ def _glm5_next() -> Any:
     return config
 
 
+def _hy_v4_vl() -> Any:
+    """A Hy4 VL whose index leaves tokens out, and of whose heads' numbers not all turn."""
+    rope = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [4, 2, 2]}
+    sizes = {"q_lora_rank": 32, "kv_lora_rank": 32, "qk_nope_head_dim": 16, "qk_rope_head_dim": 16, "v_head_dim": 20}
+    experts = {"moe_intermediate_size": 32, "n_routed_experts": 6, "num_experts_per_tok": 2}
+    index = {"index_topk": 24, "index_head_dim": 24, "index_n_heads": 16, "indexer_types": ["full", "full", "shared"]}
+    text = {**TEXT, **sizes, **experts, **index, "num_hidden_layers": 3, "hc_mult": 3, "rope_parameters": rope}
+    vision = {**SIZES, "patch_size": PATCH, "max_image_size": 5 * PATCH, "out_hidden_size": 64}
+    config = transformers.HYV4VLConfig(
+        text_config=text, vision_config=vision, image_token_id=_PAD, video_token_id=token("<|video_pad|>")
+    )
+    config.text_config._attn_implementation = "eager"
+    return config
+
+
+def _with_line_ends(random: torch.Generator, size: int) -> Picture:
+    """Patches row by row, with an embedding at the end of each row."""
+    whole = qwen_picture(random, size)
+    assert whole.grid is not None
+    _, rows, columns = whole.grid
+    pixels = torch.randn(4 * rows * columns, 3 * PATCH * PATCH, generator=random)
+    inside = [_PAD] * (rows * (columns + 1))
+    return Picture({**whole.tensors, "pixel_values": pixels}, [_MARKS[0], *inside, _MARKS[1]], (1, rows, columns + 1))
+
+
+def _film_with_line_ends(random: torch.Generator, size: int) -> Picture:
+    """Three frames one behind the other."""
+    frames = [_with_line_ends(random, size) for _ in range(3)]
+    begin, *inside, end = [token("<|video_pad|>") if each == _PAD else each for each in frames[0].tokens]
+    assert frames[0].grid is not None
+    _, rows, columns = frames[0].grid
+    tensors = {
+        "pixel_values_videos": torch.cat([each.tensors["pixel_values"] for each in frames]),
+        "video_grid_thw": frames[0].tensors["image_grid_thw"] * torch.tensor([3, 1, 1]),
+    }
+    return Picture(tensors, [begin, *inside * 3, end], (3, rows, columns), "video")
+
+
 VIEWING: Final[Mapping[str, tuple[Callable[[], Any], Kind]]] = {
     "granite_docling": (_granite_docling, Kind(_page, _IMAGE, cat(1))),
     "granite_docling_fine": (_granite_docling, Kind(partial(_page, fine=True), _IMAGE, cat(1))),
@@ -215,6 +253,8 @@ VIEWING: Final[Mapping[str, tuple[Callable[[], Any], Kind]]] = {
     "ernie_vl": (_ernie_vl, Kind(_of_one_frame, _PAD, cat(), expert_marks=_MARKS)),
     "mistral_large4": (_mistral_large4, PICTURES["mistral3"]),
     "glm5_next": (_glm5_next, Kind(qwen_picture, _PAD, cat())),
+    "hy_v4_vl": (_hy_v4_vl, Kind(_with_line_ends, _PAD, cat())),
+    "hy_v4_vl_film": (_hy_v4_vl, Kind(_film_with_line_ends, token("<|video_pad|>"), cat())),
     "hunyuan_vl_three": (_hunyuan_vl(mrope_section=[3, 3, 2]), _ENDED),
 }
 """By name: a configuration, and what it takes."""

@@ -25,6 +25,7 @@ UNTESTED = {
     "DeepseekOCR2ForCausalLM",
     "KimiK25ForConditionalGeneration",
     "NemotronH_Nano_Omni_Reasoning_V3",
+    "NemotronH_Super_Omni_Reasoning_V3",
     "Qwen2_5OmniModel",
 }
 """transformers has no model of the first, and the others are other names of what is tested."""

@@ -1,4 +1,5 @@
-"""Reads the config.json of Hy4: latent attention with an index, sinks and gates, in several residual streams."""
+"""Reads the config.json of Hy4, and of the text of Hy4 VL: latent attention with an index, sinks and gates, in several
+residual streams."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -13,6 +14,7 @@ from ..spec.streams import HyperSpec
 from .common import check_silu, common
 from .latent import index_shares, latent
 from .moe import deepseek_experts, sparse_kinds, with_experts
+from .rope import media_axes
 
 _DEFAULTS: Final[Mapping[str, object]] = {
     "moe_intermediate_size": 768,
@@ -22,8 +24,9 @@ _DEFAULTS: Final[Mapping[str, object]] = {
     "v_head_dim": 256,
     "index_topk_freq": 4,
     "index_skip_topk_offset": 2,
-    "rope_interleave": False,
 }
+_SECTIONS: Final = (12, 10, 10)
+"""Pairs that turn by frame, row and column, by default."""
 _LIMIT: Final = 10.0
 """Of gates and ups, for which kernels have an activation."""
 _ALSO: Final = ("gate_proj", "linear_gate")
@@ -31,8 +34,18 @@ _ALSO: Final = ("gate_proj", "linear_gate")
 
 
 def hunyuan_v4(fields: Fields, name: str) -> ModelSpec:
+    return _hunyuan(Fields({**fields.values, "rope_interleave": False}), name)
+
+
+def hunyuan_v4_vl(fields: Fields, name: str) -> ModelSpec:
+    """Hy4 VL, whose neighbouring numbers turn together, a pair by frame, row or column, and whose latents are normed
+    with the model's epsilon."""
+    return _hunyuan(Fields({**fields.values, "rope_interleave": True}), name, sees=True)
+
+
+def _hunyuan(fields: Fields, name: str, *, sees: bool = False) -> ModelSpec:
     check_silu(fields)
-    fields = Fields({**_DEFAULTS, **fields.values, "rope_interleave": False})
+    fields = Fields({**_DEFAULTS, **fields.values})
     for field in ("enable_ihc", "learnable_sink"):
         if not fields.flag(field, True):
             raise ConfigError(f"{field} is false, expected true")
@@ -45,15 +58,26 @@ def hunyuan_v4(fields: Fields, name: str) -> ModelSpec:
         top_k=fields.integer("index_topk", 2048),
         norm_eps=spec.norm_eps,
         rotates_last=True,
+        interleaved=sees,
     )
     spec = latent(fields, spec, index)
     layers = []
     for layer, shared in zip(spec.layers, index_shares(fields, len(spec.layers)), strict=True):
         assert isinstance(layer.mixer, LatentAttentionSpec)
         mixer = replace(layer.mixer, gate="linear_gate", gate_by_value=True, sinks="learnable_sink_param")
+        if sees:
+            assert mixer.rope is not None
+            mixer = replace(mixer, norm_eps=spec.norm_eps, rope=replace(mixer.rope, axes=_axes(fields, rotating // 2)))
         layers.append(replace(layer, mixer=replace(mixer, index=replace(index, shared=shared))))
-    spec = replace(spec, layers=tuple(layers), streams=_streams(fields), draft_prefix=HUNYUAN_V4.prefix)
+    head = "hc_head.hc_pre" if sees else "hc_pre.hc_head"
+    spec = replace(spec, layers=tuple(layers), streams=_streams(fields, head), draft_prefix=HUNYUAN_V4.prefix)
     return _with_head(fields, _with_networks(fields, spec))
+
+
+def _axes(fields: Fields, pairs: int) -> tuple[int, ...]:
+    """Of each pair, of which frames, rows and columns alternate."""
+    media_axes(fields.values, _SECTIONS, pairs, interleaved=False)  # all pairs have one
+    return media_axes(fields.values, _SECTIONS, pairs, interleaved=True)
 
 
 def _with_head(fields: Fields, spec: ModelSpec) -> ModelSpec:
@@ -67,13 +91,14 @@ def _with_head(fields: Fields, spec: ModelSpec) -> ModelSpec:
     return with_mtp(spec, HUNYUAN_V4, fields.integer("num_nextn_predict_layers", 1, least=0), head)
 
 
-def _streams(fields: Fields) -> HyperSpec:
+def _streams(fields: Fields, head: str) -> HyperSpec:
+    """``head``: where transformers saves the weights of the output, which differs."""
     return HyperSpec(
         fields.integer("hc_mult", 4),
         eps=fields.number("hc_eps", 1e-6),
         parts=("hc_attn_layer.hc_pre.hc", "hc_mlp_layer.hc_pre.hc"),
         head="model.hc_head.hc_head",
-        saved=("hc_pre.hc_attn_layer.hc", "hc_pre.hc_mlp_layer.hc", "model.hc_pre.hc_head.hc_head"),
+        saved=("hc_pre.hc_attn_layer.hc", "hc_pre.hc_mlp_layer.hc", f"model.{head}.hc_head"),
         mixes=False,
         most=fields.positive("hc_magnitude", 2.0),
     )

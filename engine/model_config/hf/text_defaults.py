@@ -58,6 +58,10 @@ _BY_TEXT: Final[Mapping[str, Mapping[str, object]]] = {
         **{"residual_multiplier": 0.263, "attention_multiplier": 0.015625},
     },
     "hunyuan_vl_text": _sizes(290_943, 4096, 11_008, 32, 32, None, 2048, tie_word_embeddings=True),
+    "hy_v4_vl_text": {
+        **_sizes(120_832, 6144, 18_432, 78, 64, None, 262_144),
+        **{"moe_intermediate_size": 2048, "index_n_heads": 32, "q_lora_rank": 2048},
+    },
     "hyperclovax": _LLAMA,
     "lfm2": _sizes(65_536, 2560, 12_288, 32, 32, 8, 128_000),
     "lfm3": _sizes(128_000, 2048, 7680, 24, 16, 4, 128_000),

@@ -4,6 +4,7 @@ encoders."""
 import re
 from typing import Final
 
+from ..spec.mtp_form import HUNYUAN_V4
 from . import inkling as hf_inkling
 from .mistral_names import usual_name
 
@@ -29,7 +30,7 @@ _PREFIXES: Final = (
     ("model.vision_embed_tokens.wte.", "model.embed_tokens."),
     *(
         (f"model.{part}.", f"model.{part}.")
-        for part in ("layers", "embed_tokens", "word_embeddings", "norm", "rotary_emb")
+        for part in ("layers", "embed_tokens", "word_embeddings", "norm", "rotary_emb", "hc_head", "hc_pre")
     ),
     *((f"{part}.", f"model.{part}.") for part in ("layers", "embed_tokens", "norm")),
 )
@@ -55,7 +56,7 @@ _DIFFUSERS: Final = re.compile(r"\.self_attn\.(?:to_([qkv])|to_(out)|norm_([qk])
 """Names of Diffusers within attention (Cosmos 3)."""
 
 
-_DRAFTS: Final = ("mtp.", "mtp_dspark.", hf_inkling.DRAFTS)
+_DRAFTS: Final = ("mtp.", "mtp_dspark.", HUNYUAN_V4.prefix, hf_inkling.DRAFTS)
 """Heads that draft, beside the text model."""
 _MOLMO: Final = re.compile(r"\A(model\.transformer\.blocks\.\d+)\.(?=att_proj\.|attn_out\.|[qk]_norm\.)")
 """Tensors of attention that Molmo stores beside those of the network."""

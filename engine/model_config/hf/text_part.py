@@ -13,6 +13,7 @@ from ..spec.model import ModelSpec, with_mixers, with_mtp
 from ..spec.mtp_form import DEEPSEEK
 from . import dense as hf_dense
 from . import glm5 as hf_glm5
+from . import hy4 as hf_hy4
 from . import hybrid as hf_hybrid
 from . import inkling as hf_inkling
 from . import latent as hf_latent
@@ -196,6 +197,7 @@ PARTS: Final[Mapping[str, Reader]] = {
     "ernie4_5_vl_moe_text": hf_moe_variants.ernie_vl_moe,
     **dict.fromkeys(("granite4_vision_text", "granite_docling_text"), hf_dense.granite),
     "hunyuan_vl_text": _hunyuan_vl,
+    "hy_v4_vl_text": hf_hy4.hunyuan_v4_vl,
     "inkling_text": hf_inkling.inkling,
     "isaac_text": _isaac,
     "keye_text": _turned(hf_dense.qwen3, (16, 24, 24), interleaved=False),
@@ -273,6 +275,7 @@ _FAMILIES: Final[Mapping[str, MediaFamily]] = {
     "GraniteDoclingForConditionalGeneration": MediaFamily("granite_docling", "granite_docling_text"),
     "H2OVLChatModel": MediaFamily("h2ovl_chat", "llama"),
     "HunYuanVLForConditionalGeneration": MediaFamily("hunyuan_vl", "hunyuan_vl_text"),
+    "HYV4VLForConditionalGeneration": MediaFamily("hy_v4_vl", "hy_v4_vl_text", "images, video"),
     "HyperCLOVAXVisionV2ForConditionalGeneration": MediaFamily("hyperclovax_vision_v2", "hyperclovax"),
     "Idefics2ForConditionalGeneration": MediaFamily("idefics2", "mistral"),
     "Idefics3ForConditionalGeneration": MediaFamily("idefics3", "llama"),
@@ -315,7 +318,7 @@ _FAMILIES: Final[Mapping[str, MediaFamily]] = {
     "NemotronH_Nano_VL_V2": MediaFamily("NemotronH_Nano_VL_V2", "nemotron_h"),
     **{
         name: MediaFamily(kind, "nemotron_h", "images, video, audio")
-        for name, kind in ((nemotron_omni.CLASS, nemotron_omni.MODEL_TYPE), (nemotron_omni.PUBLISHED,) * 2)
+        for name, kind in nemotron_omni.MODEL_TYPES.items()
     },
     "NVLM_D": MediaFamily("NVLM_D", "qwen2"),
     "OpenCUAForConditionalGeneration": MediaFamily("opencua", "qwen2"),

@@ -12,11 +12,11 @@ from ..hf.text_part import MEDIA_FAMILIES
 from ..hf.thinker import thinker
 
 Modality = Literal["image", "video", "audio"]
-MediaAxes = Literal["grid", "frames", "numbered", "canvas", "corner"]
+MediaAxes = Literal["grid", "frames", "blocks", "numbered", "canvas", "corner"]
 """m-rope positions of media: frame, row and column, behind which text follows the longer side of a picture, or also the
-last frame of a video; or index, column, row and number of the picture, behind which text has its index; or a canvas's
-number, row and column, on which a picture lies whole and in slices; or index, row and column, both from 0 in each
-picture, behind which text has the next index."""
+last frame of a video, or in which each frame of a video is a picture of its own; or index, column, row and number of
+the picture, behind which text has its index; or a canvas's number, row and column, on which a picture lies whole and in
+slices; or index, row and column, both from 0 in each picture, behind which text has the next index."""
 
 TWO_TOWERS: Final = ("clip", "siglip", "siglip2")
 """Model types with a text tower and a vision tower in one space."""
@@ -53,7 +53,12 @@ _JOINED: Final = ("molmo2",)
 """Model types whose media see each other."""
 _ADDED: Final = ("molmo", "molmo2")
 """Model types whose embeddings of media are added to those of their placeholders."""
-_AXES: Final[Mapping[object, MediaAxes]] = {**{"hunyuan_vl": "numbered", "isaac": "corner", "minicpmv4_7": "canvas"}}
+_AXES: Final[Mapping[object, MediaAxes]] = {
+    "hunyuan_vl": "numbered",
+    "hy_v4_vl": "blocks",
+    "isaac": "corner",
+    "minicpmv4_7": "canvas",
+}
 _ON_CANVAS: Final = ("image_start_id", "image_end_id", "slice_start_id", "slice_end_id", "newline_id")
 """Fields with the tokens around pictures and slices that have places on a canvas."""
 _BY_TIMM: Final[Mapping[object, str]] = {

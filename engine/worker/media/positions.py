@@ -45,6 +45,7 @@ class MediaPositions:
         media = []
         at = next_position = 0
         for span, runs in spans:
+            runs = _by_frame(span, runs) if kind == "blocks" else runs
             for (first, end), grid in zip(runs, _grids(span, runs), strict=True):
                 axes[at:first] = (np.arange(first - at) + next_position)[:, None]
                 next_position += first - at
@@ -90,6 +91,17 @@ class MediaPositions:
         begin, end = np.searchsorted(self.media, (start, start + count))
         at = self.media[begin:end]
         return at, self.axes[at]
+
+
+def _by_frame(span: RowSpan, runs: Sequence[Run]) -> Sequence[Run]:
+    """A run of each frame in place of one for all, if it fits them."""
+    assert span.grid is not None
+    frames, rows, columns = span.grid
+    size = rows * columns
+    if [end - first for first, end in runs] != [frames * size]:
+        return runs
+    start, end = runs[0]
+    return [(first, first + size) for first in range(start, end, size)]
 
 
 def _grids(span: RowSpan, runs: Sequence[Run]) -> list[tuple[int, int, int]]:

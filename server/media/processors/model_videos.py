@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 
 from ..decoding.decode_video import Choose, DecodedVideo, VideoFacts
 from .model_files import ModelFiles
@@ -76,6 +77,8 @@ class VideoSettings:
     """Whether frames begin equal parts of a video, and do not reach from its first frame to its last."""
     pooling: Sequence[int] = ()
     """Rows and columns of patches that become one embedding, for models with a choice."""
+    frame_edge: int = 0
+    """Pixels of a frame at most, for models with such a limit beside that of all frames (Hy4 VL)."""
     leaves_out_still: bool = True
     """Whether a model that may leave out what did not change does so."""
 
@@ -85,6 +88,7 @@ class VideoSettings:
         said = _read(files)
         given = said.get("size")
         size: Mapping[str, Any] = given if isinstance(given, dict) else {}
+        frame = said.get("max_image_size")
         found = {
             **{name: said.get(name) for name in ("num_frames", "fps", "min_frames", "max_frames")},
             "shortest_edge": said.get("min_pixels") or size.get("shortest_edge"),
@@ -94,6 +98,7 @@ class VideoSettings:
             "from_start": None,
             "pooling": said.get("pooling_size"),
             "embeddings": said.get("max_soft_tokens"),
+            "frame_edge": frame.get("longest_edge") if isinstance(frame, dict) else None,
             "leaves_out_still": said.get("use_token_compression"),
         }
         return cls(**{name: getattr(own, name) if value is None else value for name, value in found.items()})
@@ -180,6 +185,42 @@ def compressed(images: Any, video: DecodedVideo, settings: VideoSettings) -> Vid
         kept[~kept.any(axis=1), 0] = True
     tensors = {**whole.tensors, "video_merge_sizes": np.array([_SQUARE]), "video_compression_mask": kept.reshape(-1)}
     return VideoInputs(tensors, {"kept": kept.sum(axis=1).tolist(), "video_metadata": [_stated(video)]})
+
+
+def lined(images: Any, video: DecodedVideo, settings: VideoSettings) -> VideoInputs:
+    """Hy4 VL: each frame is a picture, of whose rows each has an embedding at its end."""
+    count, height, width = video.frames.shape[:3]
+    merge, side = int(images.merge_size), int(images.patch_size * images.merge_size)
+    most = min(settings.longest_edge or _MOST_PIXELS, _MOST_PIXELS)
+    rows, columns = lined_grid(height, width, count, side, most, settings.frame_edge)
+    shape = (columns * side, rows * side)
+    frames = [Image.fromarray(frame).resize(shape, Image.Resampling.BICUBIC) for frame in video.frames]
+    found = images(frames, return_tensors="np", do_resize=False)
+    patches = np.array([[count, rows * merge, columns * merge]])
+    return VideoInputs(
+        {"pixel_values_videos": np.asarray(found["pixel_values"], np.float32), "video_grid_thw": patches},
+        {"video_grid_thw": patches},
+        (count, rows, columns + 1),
+    )
+
+
+def lined_grid(height: int, width: int, frames: int, side: int, most: int, of_frame: int) -> tuple[int, int]:
+    """Rows and columns of a frame's squares of ``side`` pixels: the most rows with which a number of columns keeps the
+    frame's shape, and then the most columns (``HYV4VLVideoProcessor.smart_resize`` of transformers).
+
+    No frame is enlarged or has more pixels than ``of_frame``; all have no more than ``most`` together, of which the end
+    of each row counts as a square. Raises ValueError for a frame whose sides differ by more than 200 times.
+    """
+    if max(height, width) > 200 * min(height, width):
+        raise ValueError(f"frames of {width} x {height} pixels have a side more than 200 times as long as the other")
+    for rows in range(max(1, height // side), 0, -1):
+        least = max(1, width * rows // height) if rows > 1 else 1
+        before_next_row = max(1, -(-width * (rows + 1) // height) - 1)
+        together = most // side**2 // (frames * rows) - 1
+        columns = min(max(1, width // side), before_next_row, together, of_frame // side**2 // rows)
+        if columns >= least:
+            return rows, columns
+    return 1, 1
 
 
 def _on_top(pixels: Any, frames: int, patches: int, step: int, side: int) -> NDArray[np.float32]:

@@ -206,6 +206,10 @@ _HUNYUAN: Final[Mapping[str, tuple[str, int]]] = {
     "image_start_token": ("im_start_id", 120_118),
     "image_end_token": ("im_end_id", 120_119),
 }
+_HY4: Final[Mapping[str, tuple[str, int]]] = {
+    "image_token": ("image_token_id", 120_120),
+    "video_token": ("video_token_id", 120_124),
+}
 
 
 class HunYuanVLProcessor(transformers.HunYuanVLProcessor):  # type: ignore[misc]
@@ -214,15 +218,42 @@ class HunYuanVLProcessor(transformers.HunYuanVLProcessor):  # type: ignore[misc]
     @classmethod
     def of(cls, folder: Path) -> "HunYuanVLProcessor":
         """From the files of a model."""
-        tokenizer = transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
-        config = Fields(ModelFiles(folder).read("config.json"))
-        ids = {name: config.integer(field, default) for name, (field, default) in _HUNYUAN.items()}
-        unnamed = {name: id for name, id in ids.items() if not hasattr(tokenizer, name)}
-        if unnamed:
-            unnamed = {name: tokenizer.convert_ids_to_tokens(id) for name, id in unnamed.items()}
-            tokenizer._set_model_specific_special_tokens(special_tokens=unnamed)
-        images = transformers.AutoImageProcessor.from_pretrained(folder, backend="pil", trust_remote_code=False)
-        return cls(images, tokenizer)
+        return cls(_images(folder), _naming(folder, _HUNYUAN))
+
+
+class HYV4VLProcessor(transformers.HYV4VLProcessor):  # type: ignore[misc]
+    """Tokens of media that the tokenizer's files do not name have the ids of the model's."""
+
+    @classmethod
+    def of(cls, folder: Path) -> "HYV4VLProcessor":
+        """From the files of a model."""
+        images = _images(folder)
+        return cls(images, _naming(folder, _HY4), FrameProcessor(images))
+
+    def check_argument_for_proper_class(self, *_: object) -> None:
+        """Takes any: transformers' own class for videos needs torchvision."""
+
+    def grid(self, tensors: Mapping[str, Any]) -> tuple[int, int, int]:
+        """One frame; rows and columns of embeddings, with the one at the end of each row."""
+        _, rows, columns = (int(number) // self.image_processor.merge_size for number in tensors["image_grid_thw"][0])
+        return 1, rows, columns + 1
+
+
+def _images(folder: Path) -> Any:
+    return transformers.AutoImageProcessor.from_pretrained(folder, backend="pil", trust_remote_code=False)
+
+
+def _naming(folder: Path, named: Mapping[str, tuple[str, int]]) -> Any:
+    """The tokenizer of a model's files, in which tokens have the names ``named``: where its files do not name them, by
+    the field of the model's config.json with their id, and its default."""
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+    config = Fields(ModelFiles(folder).read("config.json"))
+    ids = {name: config.integer(field, default) for name, (field, default) in named.items()}
+    unnamed = {name: id for name, id in ids.items() if not hasattr(tokenizer, name)}
+    if unnamed:
+        unnamed = {name: tokenizer.convert_ids_to_tokens(id) for name, id in unnamed.items()}
+        tokenizer._set_model_specific_special_tokens(special_tokens=unnamed)
+    return tokenizer
 
 
 class LonePictures:

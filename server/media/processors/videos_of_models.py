@@ -15,6 +15,7 @@ from .model_videos import (
     budgeted,
     compressed,
     cropped,
+    lined,
     paired,
     pooled,
     squared,
@@ -46,6 +47,7 @@ _MOLMO2: Final = VideoSettings(num_frames=64, min_frames=1, most_fps=2.0, from_s
 _SMOLVLM: Final = VideoSettings(fps=1.0, min_frames=1, max_frames=64, longest_edge=512)
 _QWEN2: Final = VideoSettings(shortest_edge=128 * 28 * 28, longest_edge=768 * 28 * 28)
 _QWEN3: Final = VideoSettings(shortest_edge=128 * 32 * 32, longest_edge=768 * 32 * 32)
+_HY4: Final = VideoSettings(min_frames=2, max_frames=1024, longest_edge=32 << 20, frame_edge=1 << 20)
 _GLM46: Final = replace(_GLM, max_frames=640, rates=((30.0, 6.0), (300.0, 2.0), (float("inf"), 1.0)))
 
 
@@ -63,6 +65,7 @@ VIDEOS: Final[Mapping[str, Videos]] = {
     "Cosmos3EdgeProcessor": Videos(lambda i, v, s, _: paired(i, v, s, share=True), _EDGE),
     "Glm4vProcessor": Videos(lambda i, v, s, _: paired(i, v, s, share=True, counted=2), _GLM, 2),
     "Glm46VProcessor": Videos(lambda i, v, s, _: paired(i, v, s, share=True, counted=2), _GLM46, 2),
+    "HYV4VLProcessor": Videos(lambda i, v, s, _: lined(i, v, s), _HY4),
     "Qwen2VLProcessor": Videos(lambda i, v, s, _: paired(i, v, s, share=False), _QWEN2, 2),
     "Qwen2_5_VLProcessor": Videos(lambda i, v, s, beat: paired(i, v, s, share=False, beat=beat), _QWEN2, 2),
     "Qwen3VLProcessor": Videos(lambda i, v, s, _: paired(i, v, s, share=True), _QWEN3, 2),

@@ -232,7 +232,10 @@ _BY_ARCHITECTURE: Final = {
     "SeedOssForCausalLM": "seed_oss",
     "Step3VLForConditionalGeneration": "step3",
 }
-_CERTAIN: Final = {"HYV4ForCausalLM": "hy_v4", "MuseGlimmerForConditionalGeneration": "muse_glimmer"}
+_CERTAIN: Final = {
+    **dict.fromkeys(("HYV4ForCausalLM", "HYV4VLForConditionalGeneration"), "hy_v4"),
+    "MuseGlimmerForConditionalGeneration": "muse_glimmer",
+}
 """Of architectures whose templates look like those of others."""
 _SUFFIX: Final = re.compile(r"<(?:think|tool_calls?|arg_key|arg_value)(:[^\s<>'\"{}]+)>")
 

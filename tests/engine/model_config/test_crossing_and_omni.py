@@ -1,9 +1,10 @@
-"""Llama 3.2 Vision's layers of cross-attention, and Nemotron 3 Nano Omni's fields of published files."""
+"""Llama 3.2 Vision's layers of cross-attention, and Nemotron 3 Omni's fields of published files."""
 
 import pytest
 import torch
 
 from stentor.engine.model_config.config_fields import ConfigError
+from stentor.engine.model_config.hf import nemotron_omni
 from stentor.engine.model_config.hf.config import model_spec_from_hf
 from stentor.engine.model_config.stages import stage_ends
 from stentor.engine.model_config.towers.media_spec import MediaSpec, media_spec
@@ -41,20 +42,25 @@ def test_a_text_part_that_attends_to_pictures_otherwise_is_refused(text: dict[st
         model_spec_from_hf(_mllama(**text))
 
 
-def test_published_files_of_nemotron_3_nano_omni_name_their_tokens_otherwise() -> None:
+@pytest.mark.parametrize("name", nemotron_omni.PUBLISHED)
+def test_published_files_of_nemotron_3_omni_name_their_parts_otherwise(name: str) -> None:
     published = {
-        **{"model_type": "NemotronH_Nano_Omni_Reasoning_V3", "img_context_token_id": 18, "sound_context_token_id": 27},
+        **{"model_type": name, "architectures": [name], "img_context_token_id": 18, "sound_context_token_id": 27},
         "sound_config": {"model_type": "parakeet"},
     }
     assert media_spec(published) == MediaSpec({"image": 18, "video": 18, "audio": 27})
     assert media_spec({**published, "sound_config": None}) == MediaSpec({"image": 18, "video": 18})
+    text = CONFIGS["nemotron_omni"]().text_config.to_dict()
+    spec = model_spec_from_hf({**published, "llm_config": text})
+    assert (spec.architecture, spec.text_part) == (name, True)
+    described = {**CONFIGS["nemotron_omni"]().to_dict(), "model_type": name, "architectures": [name]}
+    tower = TransformersTower(described, torch.float32, torch.device("cpu"), shapes_only=True)
+    assert type(tower._model).__name__ == nemotron_omni.CLASS
 
 
 def test_what_files_may_leave_out_of_a_tower_keeps_its_first_values() -> None:
     described = CONFIGS["nemotron_omni"]().to_dict()
     tower = TransformersTower(described, torch.float32, torch.device("cpu"))
-    left_out = ("vision_final_layernorm.weight", "vision_model.encoder.layer.0.layer_scale1.lambda1")
-    tower.load((name, torch.zeros(shape)) for name, shape in tower.shapes.items() if name not in left_out)
-    for name in left_out:
-        assert (tower._tensors[name] == 1).all()
-    assert not tower._tensors["vision_final_layernorm.bias"].any()
+    left_out = "vision_model.encoder.layer.0.layer_scale1.lambda1"
+    tower.load((name, torch.zeros(shape)) for name, shape in tower.shapes.items() if name != left_out)
+    assert (tower._tensors[left_out] == 1).all()

@@ -7,9 +7,11 @@ import pytest
 
 from stentor.engine.model_config.config_fields import ConfigError
 from stentor.engine.model_config.hf.config import model_spec_from_hf
+from stentor.engine.model_config.hf.text_names import is_of_tower, text_name
 from stentor.engine.model_config.spec.latent_attention import LatentAttentionSpec
 from stentor.engine.model_config.spec.mlp import MLPSpec, MoESpec
 from stentor.engine.model_config.spec.streams import HyperSpec
+from stentor.engine.model_config.towers.media_spec import MediaSpec, media_spec
 
 HY4: Mapping[str, Any] = {
     "architectures": ["HYV4ForCausalLM"],
@@ -57,6 +59,42 @@ def test_streams_are_not_mixed_and_the_first_layer_is_dense() -> None:
     assert (mixture.activation, mixture.router.score, mixture.router.scale) == ("swiglu_10", "sigmoid", 2.827)
     assert mixture.shared is not None
     assert mixture.shared.limit == 0.0
+
+
+VL: Mapping[str, Any] = {
+    "architectures": ["HYV4VLForConditionalGeneration"],
+    "model_type": "hy_v4_vl",
+    "text_config": {"model_type": "hy_v4_vl_text", "rms_norm_eps": 3e-5, "num_hidden_layers": 6},
+    "image_token_id": 120_120,
+    "video_token_id": 120_124,
+}
+
+
+def test_neighbours_turn_together_by_frame_row_and_column_in_models_that_see() -> None:
+    spec = model_spec_from_hf(VL)
+    mixers = [layer.mixer for layer in spec.layers if isinstance(layer.mixer, LatentAttentionSpec)]
+    assert len(mixers) == 6
+    for mixer in mixers:
+        assert mixer.rope is not None
+        assert mixer.rope.axes == (*(0, 1, 2) * 10, 0, 0)
+        assert mixer.interleaved
+        assert mixer.norm_eps == 3e-5
+        assert mixer.index is not None
+        assert (mixer.index.heads, mixer.index.interleaved) == (32, True)
+    assert (spec.hidden_size, mixers[0].heads, mixers[0].q_lora_rank) == (6144, 64, 2048)
+    assert media_spec(VL) == MediaSpec({"image": 120_120, "video": 120_124}, axes="blocks")
+
+
+@pytest.mark.parametrize("name", ["hc_head.hc_head_fn", "mtp_layers.0.eh_proj.weight", "layers.1.mlp.gate.weight"])
+def test_parts_of_the_text_have_the_names_of_a_model_of_texts_beside_a_tower(name: str) -> None:
+    assert text_name(f"model.{name}") == text_name(f"model.language_model.{name}") == f"model.{name}"
+    assert is_of_tower("vit.perceive.image_newline")
+
+
+def test_pairs_without_an_axis_are_refused() -> None:
+    text = {**VL["text_config"], "rope_parameters": {"rope_type": "default", "mrope_section": [12, 10, 9]}}
+    with pytest.raises(ConfigError, match=r"mrope_section is \[12, 10, 9\], expected 32 rotating pairs in all"):
+        model_spec_from_hf({**VL, "text_config": text})
 
 
 @pytest.mark.parametrize(

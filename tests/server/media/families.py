@@ -289,6 +289,11 @@ def _hunyuan_vl() -> _Processor:
     return _Processor("HunYuanVLProcessor", images, QWEN, {**names, "image_end_token": "<|vision_end|>"})
 
 
+def _hy_v4_vl() -> _Processor:
+    images = transformers.HYV4VLImageProcessorPil(patch_size=PATCH, size=_EDGES)
+    return _qwen_like("HYV4VLProcessor")._replace(images=images)
+
+
 def _nemotron_omni() -> _Processor:
     images = NemotronOmniImages(patch_size=PATCH, min_num_patches=16, max_num_patches=96, video_target_num_patches=24)
     template = CHATML.replace("IMAGE", "<image>").replace("VIDEO", "<video>").replace("{% elif 'text' in", _SOUND, 1)
@@ -422,6 +427,7 @@ _PROCESSORS: Final = {
     "granite4_vision": _granite4_vision,
     "granite_docling": _granite_docling,
     "hunyuan_vl": _hunyuan_vl,
+    "hy_v4_vl": _hy_v4_vl,
     "ernie_vl": _ernie_vl,
     "aria": _aria,
     "video_llama_3": _video_llama_3,

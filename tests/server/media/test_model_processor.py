@@ -1,5 +1,6 @@
 """What is made of pictures for a model, against transformers: tensors, and how many tokens stand for them."""
 
+import itertools
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +20,7 @@ from stentor.protocols.ipc.steps import RowSpan
 from stentor.server.media.decoding.decode_video import DecodedVideo, VideoFacts
 from stentor.server.media.processors.model_files import ModelFiles
 from stentor.server.media.processors.model_processor import ModelInputs, ModelProcessor
-from stentor.server.media.processors.model_videos import VideoSettings
+from stentor.server.media.processors.model_videos import VideoSettings, lined_grid
 from stentor.server.media.processors.pictures import spelled
 from stentor.server.media.refusal import Refusal
 from stentor.tests.server.media.families import LAID_OUT, PROCESSED
@@ -216,7 +217,7 @@ def video_embeddings(model: Any, payload: bytes) -> torch.Tensor:
     "family",
     [
         *("qwen2_5_vl", "qwen3_vl", "internvl", "llava_onevision", "glm4v", "glm46v", "gemma4_large", "smolvlm"),
-        *("cosmos3_edge", "llava_next_video", "video_llava"),
+        *("cosmos3_edge", "hy_v4_vl", "llava_next_video", "video_llava"),
     ],
 )
 def test_a_video_has_as_many_placeholders_as_embeddings(family: str, frames: int, made: Callable[[str], Made]) -> None:
@@ -228,12 +229,65 @@ def test_a_video_has_as_many_placeholders_as_embeddings(family: str, frames: int
     text = tokenizer(inputs.replacement, add_special_tokens=False)["input_ids"]
     count = sum(token in ids for token in text)
     assert count == len(video_embeddings(model, inputs.payload)) > 0
-    if family.startswith(("qwen", "glm", "cosmos")):
+    if family.startswith(("qwen", "glm", "cosmos", "hy_v4")):
         assert inputs.grid is not None
-        assert inputs.grid[0] == (frames if family == "cosmos3_edge" else (frames + 1) // 2)
+        assert inputs.grid[0] == (frames if family in ("cosmos3_edge", "hy_v4_vl") else (frames + 1) // 2)
         assert count == inputs.grid[0] * inputs.grid[1] * inputs.grid[2]
     else:
         assert inputs.grid is None
+
+
+@pytest.mark.parametrize(
+    ("frame", "count", "most", "of_frame", "expected"),
+    [
+        ((720, 1280), 1, 1 << 25, 1 << 20, (704, 1280)),
+        ((720, 1280), 50, 1 << 25, 1 << 20, (608, 1056)),
+        ((1080, 1920), 300, 24 << 20, 1 << 20, (192, 384)),
+        ((37, 399), 3, 300_000, 90_000, (32, 384)),
+        ((16, 3), 1, 10_000, 5_000, (32, 32)),
+        ((411, 41), 50, 300_000, 90_000, (64, 32)),
+    ],
+)
+def test_frames_of_hy4_have_the_size_that_transformers_gives_them(
+    frame: tuple[int, int], count: int, most: int, of_frame: int, expected: tuple[int, int]
+) -> None:
+    """By its video processor, whose module cannot be imported without torchvision."""
+    rows, columns = lined_grid(*frame, count, 32, most, of_frame)
+    assert (32 * rows, 32 * columns) == expected
+
+
+def test_frames_of_hy4_have_the_most_rows_and_then_columns_within_their_bounds() -> None:
+    for height, width, count in itertools.product((3, 37, 100, 411), (16, 41, 399), (1, 50)):
+        for most, of_frame in ((160, 80), (4_000, 1_400), (500_000, 16_000)):  # in squares
+            within = [
+                (rows, columns)
+                for rows in range(1, max(1, height // 8) + 1)
+                for columns in range(1, max(1, width // 8) + 1)
+                if count * rows * (columns + 1) <= most
+                and rows * columns <= of_frame
+                and (rows == 1 or columns >= width * rows // height)
+                and (columns == 1 or columns * height < width * (rows + 1))
+            ]
+            found = lined_grid(height, width, count, 8, most * 64, of_frame * 64)
+            assert found == max(within, default=(1, 1)), (height, width, count, most)
+
+
+def test_a_frame_of_hy4_with_one_side_far_longer_than_the_other_is_refused(made: Callable[[str], Made]) -> None:
+    processor, _ = made("hy_v4_vl")
+    frames = np.zeros((1, 2, 402, 3), np.uint8)
+    with pytest.raises(Refusal, match="frames of 402 x 2 pixels have a side more than 200 times as long"):
+        processor.video(DecodedVideo(frames, [0], VideoFacts(1, 2.0, 402, 2)))
+
+
+def test_a_frame_of_hy4_whose_size_fits_is_the_picture_that_it_shows(made: Callable[[str], Made]) -> None:
+    processor, _ = made("hy_v4_vl")
+    frames = np.stack([np.asarray(picture(40, 32, number)) for number in range(2)])
+    inputs = processor.video(DecodedVideo(frames, [0, 1], VideoFacts(2, 2.0, 40, 32)))
+    shown = [load(processor.image(picture(40, 32, number), {}, alone=True).payload) for number in range(2)]
+    found = load(inputs.payload)
+    assert torch.equal(found["pixel_values_videos"], torch.cat([each["pixel_values"] for each in shown]))
+    assert found["video_grid_thw"].tolist() == [[2, 8, 10]]
+    assert inputs.grid == (2, 4, 6)
 
 
 def test_two_equal_frames_are_a_picture(made: Callable[[str], Made]) -> None:

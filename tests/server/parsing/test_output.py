@@ -66,9 +66,10 @@ def test_a_flag_counts_more_than_the_template() -> None:
     assert named.reasoning is REASONING_FORMATS["gpt_oss"]
 
 
-def test_markers_of_hunyuan_v4_have_the_suffix_of_their_checkpoint() -> None:
+@pytest.mark.parametrize("architecture", ["HYV4ForCausalLM", "HYV4VLForConditionalGeneration"])
+def test_markers_of_hunyuan_v4_have_the_suffix_of_their_checkpoint(architecture: str) -> None:
     source = "hy_Assistant<tool_calls:6124c78e><arg_key:6124c78e>"
-    output = settle_output("auto", "auto", source, "HYV4ForCausalLM")
+    output = settle_output("auto", "auto", source, architecture)
     assert str(output) == "reasoning hy_v4, tool calls hy_v4"
     assert output == settle_output("hy_v4", "hy_v4", "", "", "<s> <think:6124c78e> </s>")
     tool = Tool("f", None, {"type": "object", "properties": {"a": {"type": "integer"}}})
