@@ -33,7 +33,8 @@ class _LowDelta(Delta):
 
     def __init__(self, config: Any) -> None:
         super().__init__(config)
-        self.g_proj = nn.Sequential(_linear(config.hidden_size, _DIM), _linear(_DIM, _HEADS * _DIM))  # type: ignore[assignment]
+        gates = nn.Sequential(_linear(config.hidden_size, _DIM), _linear(_DIM, _HEADS * _DIM))
+        self.add_module("g_proj", gates)
 
 
 class _Gate(nn.Linear):
@@ -129,7 +130,8 @@ class _Body(nn.Module):
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         """tokens [rows, tokens] → [rows, tokens, hidden]"""
-        sources, sums = [self.embed_tokens(tokens)], None
+        sources: list[torch.Tensor] = [self.embed_tokens(tokens)]
+        sums: torch.Tensor | None = None
         rope = self.rotary_emb(sources[0], torch.arange(tokens.shape[1])[None])
         for layer in self.layers:
             sums = layer(sources, sums, rope)

@@ -102,15 +102,15 @@ class BlockResidualLayer:
             replace(whole, mlp=None, norms=replace(norms, mlp_in="", mlp_out="")),
             replace(whole, mixer=None, norms=replace(norms, mixer_in="", mixer_out="")),
         )
+        names = [f"{prefix}.{name}" for name in spec.parts]
+        mixes: list[_Mix | _Last] = [_Mix(weights, name, model, context) for name in names[0 if kept else 1 :]]
+        if not kept:
+            mixes.insert(0, _Last(model.hidden_size))
+            weights.pass_over(*(f"{names[0]}_{part}.weight" for part in ("norm", "proj")))  # in files of Kimi K3
         of_mixer, of_network = (
-            (
-                _Mix(weights, f"{prefix}.{name}", model, context) if seen else _Last(model.hidden_size),
-                Layer(weights, layer, model, rotary, context, spec=part),
-            )
-            for name, part, seen in zip(spec.parts, parts, (kept, 1), strict=True)
+            (mix, Layer(weights, layer, model, rotary, context, spec=part))
+            for mix, part in zip(mixes, parts, strict=True)
         )
-        if not kept:  # files of Kimi K3 have it
-            weights.pass_over(*(f"{prefix}.{spec.parts[0]}_{part}.weight" for part in ("norm", "proj")))
         begins = spec.begins(layer)
         self._parts = (*of_mixer, kept, begins), (*of_network, kept + begins, False)
 
