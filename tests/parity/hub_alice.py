@@ -175,7 +175,12 @@ def configs(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
 
 
 def _described(config: Any) -> Values:
-    kept = ("linear_num_key_heads", "linear_num_value_heads", "linear_conv_kernel_dim", "linear_key_head_dim")
+    kept: tuple[str, ...] = (
+        "linear_num_key_heads",
+        "linear_num_value_heads",
+        "linear_conv_kernel_dim",
+        "linear_key_head_dim",
+    )
     kept += ("linear_value_head_dim", "rms_norm_eps", "block_attn_res_block_size", "num_experts", "layer_types")
     kept += ("num_experts_per_tok", "moe_intermediate_size", "shared_expert_intermediate_size", "head_dim")
     kept += ("norm_topk_prob", "rope_parameters", "num_key_value_heads")
