@@ -120,6 +120,7 @@ class GatedDelta(Recurrent):
         self._norm = context.empty(spec.v_dim, dtype=torch.float32)
         weights.add(f"{prefix}.{spec.name}.dt_bias", self._step_bias)
         weights.add(f"{prefix}.{spec.name}.A_log", self._a_log, shape=spec.rates, read=torch.flatten)
+        weights.alias(f"{prefix}.{spec.name}.a_log_bias", f"{prefix}.{spec.name}.A_log")  # in files of AliceAI
         if len(spec.rates) == 1:
             workers = 1 if context.ranks is None else context.ranks.size
             weights.shorten(f"{prefix}.{spec.name}.A_log", spec.v_heads * workers)

@@ -84,6 +84,11 @@ _KIMI_K3: Final[Mapping[str, object]] = {
     **{"attn_res_block_size": 2, "hidden_act": "situ"},
     **{"activation_situ_beta": 4.0, "activation_situ_linear_beta": 25.0},
 }
+_ALICE: Final = {
+    **{"layer_types": ["linear_attention", "full_attention"] * 2, "block_attn_res_block_size": 2},
+    **{"num_experts": 4, "shared_expert_intermediate_size": 32, "linear_num_value_heads": 16},
+    **{"kda_allow_negative_eigenvalues": False, "router_score_function": "sigmoid", "router_bias_correction": True},
+}
 _WHOLE, _HALF, _QUARTER = ({"type": "mrope", "mrope_section": each} for each in ([4, 2, 2], [2, 1, 1], [1, 1, 0]))
 _TURNED: Final = (
     *("Cosmos3Edge", "Cosmos3Omni", "Glm4v", "Glm46V", "GlmOcr", "Keye", "KeyeVL1_5", "PaddleOCRVL"),
@@ -91,6 +96,7 @@ _TURNED: Final = (
     *("Qwen3OmniMoe", "Qwen3OmniMoeThinker", "Qwen3VL", "Qwen3VLMoe"),
 )
 _MORE: Final[Mapping[str, Mapping[str, object]]] = {
+    "AliceAIForCausalLM": _ALICE,
     "CodeGenForCausalLM": {"rotary_dim": 8},
     "CohereCompassForCausalLM": {"rope_parameters": {"full_attention": None}},
     "CohereCompassForConditionalGeneration": {"rope_parameters": {"full_attention": None}},

@@ -9,6 +9,7 @@ from typing import Final
 PARITY_FILE: Final = "tests/parity/test_architectures.py"
 PARITY: Final[Mapping[str, tuple[str, ...]]] = {
     "AfmoeForCausalLM": ("afmoe",),
+    "AliceAIForCausalLM": ("alice",),
     "ApertusForCausalLM": ("apertus",),
     "Apertus1p5TextForCausalLM": ("apertus1.5",),
     "AXK1ForCausalLM": ("axk1",),

@@ -13,6 +13,7 @@ import transformers as untyped_transformers
 from safetensors.torch import load_file, save_file
 
 from stentor.tests.parity import (
+    hub_alice,
     hub_k2_horizon,
     hub_latent,
     hub_llamas,
@@ -82,6 +83,7 @@ def configs(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
         **hub_k2_horizon.configs(shape),
         **hub_step3.configs(shape),
         **kimi3.configs(shape),
+        **hub_alice.configs(shape),
         **hub_step5.configs(shape),
     }
 
@@ -375,6 +377,7 @@ PUBLISHED: Mapping[str, Published] = {
     **hub_k2_horizon.PUBLISHED,
     **hub_step3.PUBLISHED,
     **kimi3.PUBLISHED,
+    **hub_alice.PUBLISHED,
     **hub_step5.PUBLISHED,
 }
 """By the name of a configuration."""

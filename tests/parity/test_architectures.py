@@ -87,6 +87,7 @@ CALLED = {
     "falcon-h1-normed": {"a state space"},
     **{name: {"a selective scan"} for name in ("mamba", "mamba-biased", "falcon-mamba", "jamba", "jamba-dense")},
     "jetmoe": {"queries of chosen experts", "outputs of chosen experts"},
+    "alice": {*KEPT, "attention with a gate", "a gated delta rule", "a shared expert's gate"},
     "kimi-k3": {*KEPT, "a gated delta rule", "latent attention", "bounded gates"},
     **{name: {"a gated delta rule", "latent attention"} for name in ("kimi-linear", "kimi-k3-plain")},
     **{key: {"a norm of groups", "attention with a gate"} for key in ("k2-horizon", "k2-horizon-dense")},

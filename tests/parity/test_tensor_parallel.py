@@ -116,6 +116,7 @@ EXPERTS = (
         "granite4-hybrid-moe",
         "nemotron-h-latent",
         "kimi-k3",
+        "alice",
         "kimi-linear",
         "jamba",
     ),

@@ -22,6 +22,17 @@ from ..norm import RMSNorm
 from ..rotary import RotaryTables
 
 
+class _Last:
+    """The last stream, where none is kept."""
+
+    def __init__(self, hidden: int) -> None:
+        self._hidden = hidden
+
+    def __call__(self, x: torch.Tensor, kept: int) -> torch.Tensor:
+        """x [tokens, streams · hidden] → [tokens, hidden], float32"""
+        return x[:, -self._hidden :].float()
+
+
 class _Mix:
     """Σ over streams s of softmax(score · norm(s)) · s, in float32."""
 
@@ -31,14 +42,12 @@ class _Mix:
         self._norm = RMSNorm(weights, f"{name}_norm", model.hidden_size, model.norm_eps, exact)
         self._score = context.empty(1, model.hidden_size, dtype=torch.float32)
         weights.add(f"{name}_proj.weight", self._score)
+        weights.alias(f"{name}_norm_weight", f"{name}_norm.weight")  # in files of AliceAI
 
     def __call__(self, x: torch.Tensor, kept: int) -> torch.Tensor:
         """x [tokens, streams · hidden], of which the first ``kept`` streams and the last take part → [tokens,
         hidden], float32"""
         streams = x.unflatten(1, (-1, self._hidden))
-        if not kept:
-            last: torch.Tensor = streams[:, -1].float()
-            return last
         seen = torch.cat((streams[:, :kept], streams[:, -1:]), dim=1).float()
         normed = self._norm.exact(seen.flatten(0, 1))
         scores = kernels.linear(normed, self._score, invariant=self._invariant).view(len(x), kept + 1)
@@ -93,12 +102,14 @@ class BlockResidualLayer:
             replace(whole, mlp=None, norms=replace(norms, mlp_in="", mlp_out="")),
             replace(whole, mixer=None, norms=replace(norms, mixer_in="", mixer_out="")),
         )
+        names = [f"{prefix}.{name}" for name in spec.parts]
+        mixes: list[_Mix | _Last] = [_Mix(weights, name, model, context) for name in names[0 if kept else 1 :]]
+        if not kept:
+            mixes.insert(0, _Last(model.hidden_size))
+            weights.pass_over(*(f"{names[0]}_{part}.weight" for part in ("norm", "proj")))  # in files of Kimi K3
         of_mixer, of_network = (
-            (
-                _Mix(weights, f"{prefix}.{name}", model, context),
-                Layer(weights, layer, model, rotary, context, spec=part),
-            )
-            for name, part in zip(spec.parts, parts, strict=True)
+            (mix, Layer(weights, layer, model, rotary, context, spec=part))
+            for mix, part in zip(mixes, parts, strict=True)
         )
         begins = spec.begins(layer)
         self._parts = (*of_mixer, kept, begins), (*of_network, kept + begins, False)
@@ -129,5 +140,5 @@ class BlockResidualLayer:
         return torch.cat((before, x[:, -self._hidden :], behind, out.to(x.dtype)), dim=1)
 
 
-def _mixed(mix: _Mix, kept: int, x: torch.Tensor, _batch: Any) -> torch.Tensor:
+def _mixed(mix: _Mix | _Last, kept: int, x: torch.Tensor, _batch: Any) -> torch.Tensor:
     return mix(x, kept)

@@ -109,6 +109,7 @@ TEXT_DECODERS: Mapping[str, DecoderFamily] = {
     "Qwen4ExpForCausalLM": DecoderFamily("qwen4_exp_text", hf_hybrid.qwen4),
     "LaraMiniForCausalLM": DecoderFamily("lara_mini", hf_hybrid.lara_mini),
     "Qwen3NextForCausalLM": DecoderFamily("qwen3_next", hf_hybrid.qwen3_next),
+    "AliceAIForCausalLM": DecoderFamily("alice_ai", hf_hybrid.alice),
     "Gemma3ForCausalLM": DecoderFamily("gemma3_text", hf_dense.gemma3),
     "Gemma3TextForCausalLM": DecoderFamily("gemma3_text", hf_dense.gemma3),
     "Olmo2ForCausalLM": DecoderFamily("olmo2", hf_dense.olmo2),

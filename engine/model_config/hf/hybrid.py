@@ -10,9 +10,9 @@ from ..spec.mlp import ExpertNames, MoESpec, RouterSpec
 from ..spec.model import POST, ModelSpec, dense_mlp, with_layers, with_mixers, with_mtp
 from ..spec.mtp_form import QWEN
 from ..spec.recurrent import DeltaStorage, GatedDeltaSpec, Mamba2Spec, RGLRUSpec, ShortConvSpec
-from ..spec.streams import NGramSpec, StreamMixSpec, hash_multipliers, primes_from
+from ..spec.streams import BlockResidualSpec, NGramSpec, StreamMixSpec, hash_multipliers, primes_from
 from ..spec.token_input import TokenInputSpec
-from .common import attention_bias, check_silu, common, gelu_tanh, slide, window_of, with_defaults
+from .common import attention_bias, check_silu, common, expect, gelu_tanh, slide, window_of, with_defaults
 from .dense import granite
 from .moe import experts_of, granite_moe, shared_experts, sparse_from, sparse_steps, with_experts
 from .rope import rope_from_hf
@@ -40,6 +40,12 @@ _LARA_LAYERS = (*("linear_attention", "sliding_attention", "linear_attention", "
 """Of a file that lists none, over and over."""
 _INDEX = tuple(f"indexer.{part}.weight" for part in ("index_qk_proj", "q_layernorm", "k_layernorm"))
 """Of Qwen4."""
+_ALICE = {
+    "kda_allow_negative_eigenvalues": False,
+    "router_score_function": "sigmoid",
+    "router_bias_correction": True,
+}
+"""Fields that files of AliceAI have, with the values that they must have."""
 _MOST_ROWS = 1 << 31
 """More than a table of n-grams has."""
 
@@ -163,6 +169,41 @@ def qwen3_5_moe(fields: Fields, name: str) -> ModelSpec:
     spec = _with_head(fields, _gated_delta(fields, name, stored="by_part"))
     moe = _qwen_experts(fields, spec, RouterSpec(fields.integer("num_experts_per_tok", 8)), experts=256)
     return with_layers(spec, mlp=moe)
+
+
+def alice(fields: Fields, name: str) -> ModelSpec:
+    """AliceAI: attention as in Qwen3-Next beside Kimi Linear's delta rule, experts with sigmoid scores in all layers,
+    and streams kept before blocks of layers."""
+    needed = "layer_types", "num_experts", "shared_expert_intermediate_size", *_ALICE
+    if missing := next((field for field in needed if not fields.has(field)), ""):
+        raise ConfigError(f"{missing} is missing, expected it in files of AliceAI")
+    fixed = {"decoder_sparse_step": 1, "mlp_only_layers": [], "attention_bias": False, "qkv_bias": False}
+    expect(fields, {**_ALICE, **fixed, "attn_output_gate": True})
+    defaults = {"intermediate_size": 1, "partial_rotary_factor": 1.0}  # no layer uses the first
+    fields = Fields({**defaults, **fields.values})
+    spec = _gated_delta(fields, name, stored="low_rank")
+    top = fields.integer("num_experts_per_tok")
+    router = RouterSpec(top, score="sigmoid", renormalize=fields.flag("norm_topk_prob", True))
+    moe = replace(_qwen_experts(fields, spec, router, experts=256), correction=True)
+    layers = [
+        replace(layer, mixer=_by_channel(layer.mixer)) if isinstance(layer.mixer, GatedDeltaSpec) else layer
+        for layer in with_layers(spec, mlp=moe).layers
+    ]
+    block = fields.integer("block_attn_res_block_size")
+    streams = BlockResidualSpec(len(layers), block, ("attn_res", "mlp_res"), "model.attnres_final.res")
+    spec = replace(spec, layers=tuple(layers), streams=streams, draft_prefix=QWEN.prefix)
+    return replace(spec, tie_embeddings=False)  # whatever files say, as in vLLM
+
+
+def _by_channel(delta: GatedDeltaSpec) -> GatedDeltaSpec:
+    """The rule with decays of channels. Raises :class:`ConfigError` if keys and values differ in size."""
+    keys, values = (delta.k_heads, delta.k_dim), (delta.v_heads, delta.v_dim)
+    if keys != values:
+        raise ConfigError(
+            f"linear attention has {keys[0]} heads of {keys[1]} for keys and {values[0]} of {values[1]} for values, "
+            "expected the same"
+        )
+    return replace(delta, flat_rates=True)
 
 
 def lara_mini(fields: Fields, name: str) -> ModelSpec:

@@ -58,7 +58,7 @@ def kimi_linear(fields: Fields, name: str) -> ModelSpec:
     if fields.has("attn_res_block_size"):
         streams = BlockResidualSpec(len(spec.layers), fields.integer("attn_res_block_size"))
         spec = replace(spec, streams=streams)
-        unread = (name.removeprefix(".") for name, _ in streams.shapes("", spec.hidden_size))
+        unread = (name.removeprefix(".") for name, _ in streams.shapes("", spec.hidden_size, len(spec.layers)))
         head = replace(head, unused=tuple(unread))  # the head adds to its stream
     return with_mtp(spec, KIMI, fields.integer("num_nextn_predict_layers", 0, least=0), head)
 

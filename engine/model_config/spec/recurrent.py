@@ -107,7 +107,7 @@ class GatedDeltaSpec(WithoutCache):
     sigmoid_gate: bool = False
     """Whether gates are sigmoids where usually they are SiLU (Qwen4)."""
     flat_rates: bool = False
-    """Whether decay rates are stored as one a head, not as [1, 1, heads, 1], with low rank (GLM 5.3 Flash)."""
+    """Whether decay rates are stored as one a head, not as [1, 1, heads, 1], with low rank (GLM 5.3 Flash, AliceAI)."""
     least_decay: float = 0.0
     """If below 0, logarithms of decays are this times the sigmoid of rate times step, not minus rate times softplus of
     it (Ling 3.0)."""

@@ -31,7 +31,7 @@ class AltUpSpec:
         for name in ("altup_projections", "altup_unembed_projections"):
             yield from ((f"model.{name}.{at}.weight", (hidden, hidden)) for at in range(self.streams - 1))
 
-    def shapes(self, prefix: str, hidden: int) -> Shapes:
+    def shapes(self, prefix: str, hidden: int, layer: int) -> Shapes:
         """Shapes of the tensors that a layer has for its streams."""
         yield f"{prefix}.altup.correct_output_scale", (hidden,)
         yield f"{prefix}.altup.correction_coefs.weight", (self.streams, self.streams)
@@ -91,7 +91,7 @@ class HyperSpec:
         yield f"{self.head}_base", (self.streams,)
         yield f"{self.head}_scale", (1,)
 
-    def shapes(self, prefix: str, hidden: int) -> Shapes:
+    def shapes(self, prefix: str, hidden: int, layer: int) -> Shapes:
         """Shapes of the tensors that a layer has for its streams."""
         for part in self.parts:
             yield f"{prefix}.{part}_fn", (self.weights, self.streams * hidden)
@@ -127,7 +127,7 @@ class StreamMixSpec:
         """Shapes of the tensors that narrow the streams to one behind the last layer."""
         return self._shapes(self.last, hidden)
 
-    def shapes(self, prefix: str, hidden: int) -> Shapes:
+    def shapes(self, prefix: str, hidden: int, layer: int) -> Shapes:
         """Shapes of the tensors that a layer has for its streams."""
         for part in self.parts:
             yield from self._shapes(f"{prefix}.{part}", hidden)
@@ -153,7 +153,7 @@ class StreamMixSpec:
 class BlockResidualSpec:
     """The stream before each block of layers is kept, and the stream begins anew behind it. Each part of a layer takes
     a mix of those kept and the stream, weighted by a softmax over their scores (attention residuals, arXiv:2603.15031;
-    Kimi K3)."""
+    Kimi K3, AliceAI)."""
 
     layers: int
     block: int
@@ -184,9 +184,9 @@ class BlockResidualSpec:
         """Shapes of the tensors that narrow the streams to one behind the last layer."""
         return self._shapes(self.last, hidden)
 
-    def shapes(self, prefix: str, hidden: int) -> Shapes:
-        """Shapes of the tensors that a layer has for its streams."""
-        for part in self.parts:
+    def shapes(self, prefix: str, hidden: int, layer: int) -> Shapes:
+        """Shapes of the tensors that a layer has for its streams; the first one's mixer takes the only one."""
+        for part in self.parts if layer else self.parts[1:]:
             yield from self._shapes(f"{prefix}.{part}", hidden)
 
     def _shapes(self, name: str, hidden: int) -> Shapes:
