@@ -118,7 +118,6 @@ _BY_WHOLE: Final[Mapping[tuple[str, str], Mapping[str, object]]] = {
         **{"moe_intermediate_size": 1856, "moe_shared_expert_intermediate_size": 3712, "n_routed_experts": 128},
         **{"num_experts_per_tok": 6, "routed_scaling_factor": 2.5},
     },
-    ("omniasr", "llama"): _sizes(11_984, 4096, 2816, 12, 8, 8, 8192, rms_norm_eps=1e-5),
     ("voxtral", "llama"): {
         **_sizes(131_072, 3072, 8192, 30, 32, 8, 131_072),
         **{"head_dim": 128, "rms_norm_eps": 1e-5, "rope_theta": 1e8},
