@@ -56,8 +56,10 @@ _STEP: Final = {
     "num_nextn_predict_layers": 1,
 }
 _STEP5: Final = {
-    **{"layer_types": _STEP["layer_types"], "sliding_window": 24, "use_head_wise_attn_gate": True},
+    **{"layer_types": ["full_attention", "sliding_attention"] * 2 + ["sliding_attention"], "sliding_window": 24},
+    "use_head_wise_attn_gate": True,
     **{"use_moe_router_bias": True, "sparse_config": {"num_provider_groups": 2, "topk": 3}},
+    **{"num_nextn_predict_layers": 1, "swiglu_limits_shared": [0.0, 0.0, 0.0, 16.0, 0.0]},
 }
 _K2_HORIZON: Final = {
     **{"rope_head_dim": 8, "query_key_norm": True, "layernorm_num_groups": 4, "attention_gate_func": "silu"},

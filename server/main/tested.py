@@ -312,9 +312,8 @@ PARITY: Final[Mapping[str, tuple[str, ...]]] = {
     "Step3p5ForCausalLM": ("step3.5",),
     "Step3p7ForConditionalGeneration": ("step3.7-seeing",),
     "LongcatFlashNgramForCausalLM": ("longcat-lite",),
-    "K2HorizonForCausalLM": ("k2-horizon", "k2-horizon-dense", "k2-horizon-values"),
+    "K2HorizonForCausalLM": ("k2-horizon", "k2-horizon-values", "k2-horizon-dense"),
     "Step5ForCausalLM": ("step5",),
-    "Step5ForConditionalGeneration": ("step5",),
     "SolarOpenForCausalLM": ("solar-open",),
     "StableLmForCausalLM": (
         "stablelm",

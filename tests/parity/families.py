@@ -4,9 +4,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import transformers as untyped_transformers
+from transformers.modeling_outputs import MoeCausalLMOutputWithPast
 
 transformers: Any = untyped_transformers
 """Its configs take more than their signatures say."""
+_Output: Any = MoeCausalLMOutputWithPast
+_Output.image_outputs = None  # transformers 5.24's Llama 4 asks its text part for it
 SLIDING = ["sliding_attention", "full_attention", "sliding_attention"]
 
 

@@ -9,5 +9,5 @@ from stentor.tests.parity import tiny
 def test_a_description_counts_stored_layers_once_and_their_caches_each_time(tmp_path: Path) -> None:
     tiny.make("nanbeige", tmp_path)
     reported = describe_model(tmp_path, ())
-    assert "4 of 64 columns, 2 that run 2 times" in reported
+    assert "4 of 64 columns, runs of 2 stored ones" in reported
     assert "of 4 layers, full" in reported

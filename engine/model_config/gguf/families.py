@@ -103,6 +103,7 @@ def _kimi_linear(facts: GGUFFacts) -> Values:
     attends = facts.having("attn_kv_a_mqa.weight")
     return {
         **_deepseek(facts),
+        "topk_method": "noaux_tc",
         "linear_num_heads": facts.count("attention.head_count"),
         "linear_head_dim": facts.fields.integer("kda.head_dim"),
         "linear_conv_kernel_dim": facts.fields.integer("ssm.conv_kernel"),

@@ -18,7 +18,7 @@ from ...layers.audio.prompt_resample import PromptResampler
 from ...layers.linear.layer_context import LayerContext
 from ...layers.linear.weights import WeightError, WeightMap
 from ...model_config.speech.kyutai import CODEC_RATE, KyutaiConfig
-from ..transformers.names import module_tensors
+from ..transformers.names import module_tensors, with_cache
 from ..transformers.plain import plain_modules
 
 _CODEC: Final = "codec_model."
@@ -143,7 +143,7 @@ class CodecEncoder:
         samples = torch.from_numpy(np.frombuffer(frame, "<i2").astype(np.float32) / 32768.0)
         found: torch.Tensor = self._codec.encode(
             samples.to(self._context.device).view(1, 1, -1),
-            encoder_past_key_values=stream.keys,
             padding_cache=stream.before,
+            **with_cache(self._codec.encode, stream.keys, "encoder_"),
         ).audio_codes
         return found[0, :, 0]

@@ -1,6 +1,6 @@
 """Falcon's attention for transformers' modules, which do not look up attention functions.
 
-Falcon's layers choose an attention class by the configured name, and pass on ``past_key_values`` only.
+Falcon's layers choose an attention class by the configured name, and pass on only the cache that they get.
 """
 
 from dataclasses import dataclass

@@ -32,8 +32,12 @@ class _HiddenOnly:
     def __init__(self, hidden: torch.Tensor) -> None:
         self.last_hidden_state = hidden
 
+    def keys(self) -> tuple[str, ...]:
+        """Some heads unpack the output."""
+        return ("last_hidden_state",)
+
     def __getitem__(self, at: Any) -> Any:
-        return (self.last_hidden_state,)[at]
+        return self.last_hidden_state if isinstance(at, str) else (self.last_hidden_state,)[at]
 
     def __getattr__(self, name: str) -> None:
         return None

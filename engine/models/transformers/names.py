@@ -14,14 +14,15 @@ import torch
 from ...layers.linear.weights import WeightError
 
 
-def with_cache(forward: Callable[..., Any], own: Any) -> dict[str, Any]:
-    """The argument of ``forward`` that gives it the cache ``own``; it is named ``cache`` since transformers 5.24."""
-    return {_cache_name(getattr(forward, "__func__", forward)): own}
+def with_cache(forward: Callable[..., Any], own: Any, part: str = "") -> dict[str, Any]:
+    """The argument of ``forward`` that gives it the cache ``own``; its name is ``part`` and ``cache`` since transformers
+    5.24."""
+    return {part + _cache_name(getattr(forward, "__func__", forward), part): own}
 
 
 @cache
-def _cache_name(forward: Callable[..., Any]) -> str:
-    return "cache" if "cache" in inspect.signature(forward).parameters else "past_key_values"
+def _cache_name(forward: Callable[..., Any], part: str) -> str:
+    return "cache" if f"{part}cache" in inspect.signature(forward).parameters else "past_key_values"
 
 
 def module_tensors(

@@ -34,7 +34,6 @@ def refusal(config: dict[str, object], implementation: Implementation = "auto") 
 @pytest.mark.parametrize(
     ("config", "architecture"),
     [
-        (transformers.LEDConfig(), "LEDForConditionalGeneration"),
         (transformers.LongT5Config(), "LongT5ForConditionalGeneration"),
         (transformers.BartConfig(), "BartForCausalLM"),
     ],
@@ -48,7 +47,7 @@ def test_an_encoder_decoder_is_refused(config: Any, architecture: str) -> None:
 @pytest.mark.parametrize(
     ("kind", "architecture"),
     [
-        ("nemo_speechlm", "Nemotron3_5TranscribeForConditionalGeneration"),
+        ("nemo_speechlm", "NemoSpeechForConditionalGeneration"),
     ],
 )
 def test_a_model_that_hears_is_refused_with_those_that_transcribe(kind: str, architecture: str) -> None:
@@ -75,10 +74,10 @@ def test_cross_attention_and_encoders_are_refused() -> None:
 
 
 def test_prompts_that_are_read_in_both_directions_are_refused_with_what_to_change() -> None:
-    message = refusal(described(transformers.HrmTextConfig(), "HrmTextForCausalLM"))
+    message = refusal(described(transformers.HrmTextConfig(), "HrmTextForCausalLM"), "transformers")
     assert "HrmTextForCausalLM reads prompts in both directions (prefix_lm), expected a causal decoder" in message
     causal = described(transformers.HrmTextConfig(prefix_lm=False), "HrmTextForCausalLM")
-    assert isinstance(read_config(causal, {}), TransformersSpec)
+    assert isinstance(read_config(causal, {}, "transformers"), TransformersSpec)
 
 
 @pytest.mark.parametrize("implementation", ["auto", "transformers"])
