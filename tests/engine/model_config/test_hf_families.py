@@ -176,7 +176,11 @@ def test_hunyuan_says_its_sizes_layer_by_layer() -> None:
         ("Qwen3_5ForCausalLM", {"hidden_act": "relu"}, "hidden_act is 'relu', expected 'silu'"),
         ("BambaForCausalLM", {"hidden_act": "relu"}, "hidden_act is 'relu', expected 'silu'"),
         ("OlmoHybridForCausalLM", {"hidden_act": "relu"}, "hidden_act is 'relu', expected 'silu'"),
-        ("KimiLinearForCausalLM", {"hidden_act": "relu", "num_key_value_heads": 4}, "hidden_act is 'relu', expected 'silu'"),
+        (
+            "KimiLinearForCausalLM",
+            {"hidden_act": "relu", "num_key_value_heads": 4},
+            "hidden_act is 'relu', expected 'silu'",
+        ),
         (
             "NemotronHForCausalLM",
             {"mamba_hidden_act": "relu", "layers_block_type": ["mamba"] * 12},
