@@ -15,8 +15,8 @@ from ...layers.linear.weights import WeightError
 
 
 def with_cache(forward: Callable[..., Any], own: Any, part: str = "") -> dict[str, Any]:
-    """The argument of ``forward`` that gives it the cache ``own``; its name is ``part`` and ``cache`` since transformers
-    5.24."""
+    """The argument of ``forward`` that gives it the cache ``own``: since transformers 5.24 it is named ``part`` and
+    ``cache``."""
     return {part + _cache_name(getattr(forward, "__func__", forward), part): own}
 
 
