@@ -88,7 +88,8 @@ class MLP:
         self._gate_limit = _before_silu(spec.limit) if spec.limits_active else spec.limit
         self._invariant, self._ranks = context.invariant, context.ranks
         self._inner = spec.inner
-        kind = None if spec.activation in OWN_ACTIVATIONS else kernel_kind(spec.activation)
+        self._kind = kind = None if spec.activation in OWN_ACTIVATIONS else kernel_kind(spec.activation)
+        self._own_gate = _OWN_GATES.get(spec.activation)
         fused = None if spec.gated else kind
         # the activation's input is rounded as the next product would
         dtype = context.dtype if fused else context.stream
@@ -161,8 +162,8 @@ class MLP:
         if self._activation == "xielu":
             assert self._xielu is not None
             return self._xielu(up)
-        if (own := _OWN_GATES.get(self._activation)) is not None:
-            what, gate = own
+        if self._own_gate is not None:
+            what, gate = self._own_gate
             return up.call(what, lambda rows, _: gate(rows), self._inner) if isinstance(up, Traced) else gate(up)
         if not self._gated:
             return up
@@ -174,16 +175,18 @@ class MLP:
             up = changed(up, "gates that are cut off", self._cut_off_)
         if self._limit:
             up = changed(up, "gates with a limit", self._limit_)
+        kind = self._kind
+        assert kind is not None, "those without a kernel's are above"
         if isinstance(up, Traced):
-            kind = kernel_kind(self._activation)
             return up.gated(kind) if self._norm is None else up.call("gates", self._gate, up.width // 2)
         if self._norm is not None or (scheme := self.out.input_scheme) is None:
-            return kernels.gated_activation(up, kernel_kind(self._activation))
-        return kernels.gated_activation_quantized(up, kernel_kind(self._activation), scheme, self.out.input_scale)
+            return kernels.gated_activation(up, kind)
+        return kernels.gated_activation_quantized(up, kind, scheme, self.out.input_scale)
 
     def _gate(self, up: torch.Tensor, _batch: object) -> torch.Tensor:
         """Gate before a norm, as a call: the program's gating instruction writes only the input of a product."""
-        return kernels.gated_activation(up, kernel_kind(self._activation))
+        assert self._kind is not None
+        return kernels.gated_activation(up, self._kind)
 
     def _scale_(self, up: torch.Tensor) -> torch.Tensor:
         up[:, : up.shape[1] // 2] *= self._gate_scale

@@ -18,7 +18,7 @@ from ...model_config.spec.attention_parts import BlockIndexSpec
 from ...model_config.spec.model import Backbone
 from ..added_conv import AddedConv
 from ..elementwise import elementwise
-from ..forward_batch import ForwardBatch, Texts
+from ..forward_batch import CacheScales, ForwardBatch, Texts
 from ..learned_factors import LearnedFactors
 from ..linear.layer_context import LayerContext
 from ..linear.parts import BeforePart, tiles
@@ -309,7 +309,8 @@ class Attention:
         if batch.drafted:
             q, k = self._turned(q, k, batch)
             return attend_drafted(q, k, v, batch, cache, spec, cache.scales(self.scales), self._sinks)
-        q, scales = self._written(q, k, v, batch), cache.scales(self.scales)
+        scales = cache.scales(self.scales)
+        q = self._written(q, k, v, batch, scales)
         if self._query_scales is not None:
             q = self._scaled(q, batch.positions)
         distances = self._distance_bias
@@ -334,12 +335,14 @@ class Attention:
             invariant=self._invariant,
         )
 
-    def _written(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
+    def _written(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, batch: ForwardBatch, scales: CacheScales
+    ) -> torch.Tensor:
         """Normed and rotated queries; writes keys and values to the cache. [tokens, heads, head_dim] each."""
         cache, spec = batch.caches[self._cache], self._spec
         attention = batch.attention[cache.group]
         q_norm, k_norm = self._head_norms or (None, None)
-        k_scale, v_scale = cache.scales(self.scales)
+        k_scale, v_scale = scales
         if spec.rotated_first or (self._invariant and self._head_norms is not None):
             # a fused launch sums a head's squares in an order that depends on the number of tokens
             q, k = self._turned(q, k, batch)
@@ -370,7 +373,7 @@ class Attention:
         assert isinstance(made, torch.Tensor)
         q, k, v = made.split_with_sizes(self._sizes, dim=1)
         q, k, v = (part.view(len(x), -1, self._spec.head_dim) for part in (q, k, v))
-        self._written(q, k, v, batch)
+        self._written(q, k, v, batch, batch.caches[self._cache].scales(self.scales))
 
     def _traced(self, q: Stream, k: Stream, v: Stream, batch: ForwardBatch, *index: Stream) -> Traced:
         """:meth:`attend` while a pass is recorded."""
