@@ -61,6 +61,7 @@ DENSE = (
     "qwen3.5-attending",
     "solar",
     "starcoder2",
+    "step1",
     "telechat",
 )
 """Each has something that the others lack: names, biases, norms, fused or gated projections, sinks, layers side by
@@ -105,7 +106,6 @@ EXPERTS = (
     "phimoe",
     "qwen2-moe",
     "qwen3-moe",
-    "step1",
     "step3",
     "step3.5",
     "step5",
