@@ -1,6 +1,7 @@
 """RMSNorm (arXiv:1910.07467), fused with the residual addition and with the next layer's quantisation; LayerNorm
 (arXiv:1607.06450); RMSNorm with a gate of low rank."""
 
+from abc import ABC, abstractmethod
 from dataclasses import replace
 from typing import Final, overload
 
@@ -233,14 +234,16 @@ class GatedNorm:
         return y * elementwise(torch.sigmoid, gate).to(y.dtype)
 
 
-class ScaledFirstNorm:
-    """y / rms(y) of y = x * (1 + weight) (Muse Spark)."""
+class _ExactNorm(ABC):
+    """A norm that is computed in float32; the program of a CPU calls it."""
 
-    def __init__(self, weights: WeightMap, name: str, size: int, eps: float, context: LayerContext) -> None:
-        self._scale = context.empty(size, dtype=torch.float32)
-        weights.add(f"{name}.weight", self._scale)
-        self._norm = RMSNorm(weights, None, size, eps, replace(context, dtype=torch.float32))
-        self._size = size
+    _called: str
+    """Name of the call."""
+    _size: int
+
+    @abstractmethod
+    def exact(self, x: torch.Tensor) -> torch.Tensor:
+        """As :meth:`plain`, in float32, for x of any dtype."""
 
     @overload
     def plain(self, x: torch.Tensor) -> torch.Tensor: ...
@@ -251,22 +254,35 @@ class ScaledFirstNorm:
     def plain(self, x: Stream) -> Stream:
         """x [tokens, size] → the same."""
         if isinstance(x, Traced):
-            return x.call("a norm of scaled outputs", lambda rows, _: self.exact(rows), self._size)
+            return x.call(self._called, lambda rows, _: self.exact(rows), self._size)
         return self.exact(x).to(x.dtype)
 
     __call__ = plain
-
-    def exact(self, x: torch.Tensor) -> torch.Tensor:
-        """As :meth:`plain`, in float32, for x of any dtype."""
-        return self._norm.plain(x.float() * (1 + self._scale))
 
     def add(self, x: Delta, residual: Stream) -> Stream:
         """Add x to ``residual`` in place and normalise the sum."""
         return self.plain(added_(residual, x))
 
 
-class GroupsNorm:
+class ScaledFirstNorm(_ExactNorm):
+    """y / rms(y) of y = x * (1 + weight) (Muse Spark)."""
+
+    _called = "a norm of scaled outputs"
+
+    def __init__(self, weights: WeightMap, name: str, size: int, eps: float, context: LayerContext) -> None:
+        self._scale = context.empty(size, dtype=torch.float32)
+        weights.add(f"{name}.weight", self._scale)
+        self._norm = RMSNorm(weights, None, size, eps, replace(context, dtype=torch.float32))
+        self._size = size
+
+    def exact(self, x: torch.Tensor) -> torch.Tensor:
+        return self._norm.plain(x.float() * (1 + self._scale))
+
+
+class GroupsNorm(_ExactNorm):
     """y · weight, where y is x with each of its equal parts divided by its own rms (K2 Horizon)."""
+
+    _called = "a norm of groups"
 
     def __init__(
         self, weights: WeightMap, name: str, size: int, groups: int, eps: float, context: LayerContext
@@ -276,27 +292,8 @@ class GroupsNorm:
         self._norm = RMSNorm(weights, None, size // groups, eps, replace(context, dtype=torch.float32))
         self._size, self._groups = size, groups
 
-    @overload
-    def plain(self, x: torch.Tensor) -> torch.Tensor: ...
-
-    @overload
-    def plain(self, x: Stream) -> Stream: ...
-
-    def plain(self, x: Stream) -> Stream:
-        """x [tokens, size] → the same."""
-        if isinstance(x, Traced):
-            return x.call("a norm of groups", lambda rows, _: self.exact(rows), self._size)
-        return self.exact(x).to(x.dtype)
-
-    __call__ = plain
-
     def exact(self, x: torch.Tensor) -> torch.Tensor:
-        """As :meth:`plain`, in float32, for x of any dtype."""
         return self._norm.plain(x.float().reshape(-1, self._size // self._groups)).view(x.shape) * self._weight
-
-    def add(self, x: Delta, residual: Stream) -> Stream:
-        """Add x to ``residual`` in place and normalise the sum."""
-        return self.plain(added_(residual, x))
 
 
 Norm = RMSNorm | LayerNorm | GatedNorm | ScaledFirstNorm | GroupsNorm
