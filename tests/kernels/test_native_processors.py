@@ -48,7 +48,7 @@ ALL = (*PRODUCT, *MIXERS, "attention", "forward", "low_rank", "sampling")
 PRODUCTS = [("x86-64-v3", ALL), ("x86-64", PRODUCT), ("skylake-avx512", PRODUCT)]
 ATTENTION = ("attention", "native")
 ATTENTIONS = [("x86-64-v3", ALL), *((march, ATTENTION) for march in ("x86-64", "skylake-avx512", "cooperlake"))]
-MODULES = ("linear_packed", "linear_packed.weight", "forward", *MIXERS)
+MODULES = ("linear_packed", "linear_packed.weight", "forward.forward", *MIXERS)
 
 
 def _flags() -> set[str]:
