@@ -33,7 +33,7 @@ PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -P -m pytest
 QUICK := $(addprefix tests/,protocols server/parsing server/grammar server/config engine/scheduler engine/cache engine/channel)
 # These start processes or load a model.
 NOT_QUICK := $(addprefix tests/server/,parsing/tools/test_grammars.py grammar/test_lark.py grammar/test_schemas.py config/test_cli.py)
-# Chooses the eighth of the slow tests and the twentieth of the tier `proof` that `make test` runs, and the cases of kernels; see tests/support/tiers.py
+# Chooses the tenth of the slow tests and the twentieth of the tier `proof` that `make test` runs, and the cases of kernels; see tests/support/tiers.py
 TURN ?= $(shell git rev-list --count HEAD 2>/dev/null || echo 0)
 COMPILE = TRITON_INTERPRET=0 $(PYTEST) --turn $(TURN) tests/compile
 
@@ -79,7 +79,7 @@ else
 	wait $$compiling; compiled=$$?; echo "==> kernels compile"; cat $$said; exit $$((tested || compiled))
 endif
 
-every: $(STAMP) ## the tests of `make test` with all slow ones, of which it runs an eighth; ARGS=--save-slow-tests writes down which are slow
+every: $(STAMP) ## the tests of `make test` with all slow ones, of which it runs a tenth; ARGS=--save-slow-tests writes down which are slow
 	$(PYTEST) $(SHARED) --ignore=tests/compile --turn $(TURN) --shuffle $(TURN) --every $(ARGS)
 
 quick: $(STAMP) ## a minute's worth: protocols, parsing, grammars, scheduler, caches, channels, options; without models or servers

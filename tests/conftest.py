@@ -28,9 +28,9 @@ from stentor.tests.support.slow_tests import SLOW_TESTS, SlowTestsRecorder  # no
 from stentor.tests.support.tiers import (  # noqa: E402
     SAMPLED_IN_TURNS,
     SHARES,
-    beyond_the_eighth,
     beyond_the_sample,
     beyond_the_share,
+    beyond_the_tenth,
     in_proof,
     in_turns,
     is_alone,
@@ -79,7 +79,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         type=int,
         help=f"run a {SHARES}th of the tests marked `proof`, the one of this number; without it, all of them",
     )
-    parser.addoption("--every", action="store_true", help="run all slow tests, not the eighth of this turn")
+    parser.addoption("--every", action="store_true", help="run all slow tests, not the tenth of this turn")
     parser.addoption(
         "--save-slow-tests",
         action="store_true",
@@ -139,7 +139,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if turn is not None:
         left_out |= beyond_the_share(items, turn)
         if not config.getoption("every"):
-            left_out |= beyond_the_eighth(items, turn)  # of all, so that a case keeps its turn whatever else runs
+            left_out |= beyond_the_tenth(items, turn)  # of all, so that a case keeps its turn whatever else runs
     if left_out:
         config.hook.pytest_deselected(items=list(left_out))
     items[:] = in_turns([item for item in items if item not in left_out])

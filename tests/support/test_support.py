@@ -28,13 +28,13 @@ from stentor.tests.support.proof_seconds import (
 )
 from stentor.tests.support.slow_tests import SLOW_TESTS, SlowTestsRecorder, file_of, read_slow_tests
 from stentor.tests.support.tiers import (
-    EIGHTHS,
     SAMPLED_IN_TURNS,
     SHARES,
+    TENTHS,
     TESTS,
-    beyond_the_eighth,
     beyond_the_sample,
     beyond_the_share,
+    beyond_the_tenth,
     in_turns,
     unit_of,
 )
@@ -166,7 +166,7 @@ def test_what_was_measured_is_written_for_the_files_that_ran_and_stays_for_other
 
 def test_a_sample_has_each_value_of_each_parameter_and_another_turn_other_pairs() -> None:
     items = cases(*(Case("f", "test", "triton", a=a, b=b, c=c) for a in range(6) for b in range(4) for c in range(3)))
-    kept = [set(items) - beyond_the_sample(items, turn) for turn in range(0, 800, EIGHTHS)]
+    kept = [set(items) - beyond_the_sample(items, turn) for turn in range(0, 800, TENTHS)]
     for sample in kept:
         for name, count in (("a", 6), ("b", 4), ("c", 3)):
             assert {item.callspec.params[name] for item in sample} == set(range(count))
@@ -174,12 +174,12 @@ def test_a_sample_has_each_value_of_each_parameter_and_another_turn_other_pairs(
     assert set().union(*kept) == set(items), "in time all of them run"
 
 
-def test_eight_turns_run_each_case_of_a_slow_test_once_and_take_about_as_long() -> None:
+def test_ten_turns_run_each_case_of_a_slow_test_once_and_take_about_as_long() -> None:
     seconds = {f"f::one{number}": 0.5 + number / 3 for number in range(40)} | {"f::many": 30.0}
     slow = cases(*(Case("f", f"one{number}") for number in range(40)), *(Case("f", "many", a=a) for a in range(60)))
     others = cases(Case("f", "quick"), Case("f", "one1", "proof"))
-    for begin in range(0, 64, 8):
-        ran = [{*slow, *others} - beyond_the_eighth(slow + others, begin + turn, seconds) for turn in range(8)]
+    for begin in range(0, 8 * TENTHS, TENTHS):
+        ran = [{*slow, *others} - beyond_the_tenth(slow + others, begin + turn, seconds) for turn in range(TENTHS)]
         assert sorted(id(item) for each in ran for item in each if item in slow) == sorted(map(id, slow))
         assert all(each.issuperset(others) for each in ran), "these are not divided"
         assert all(sum(item.name.startswith("many") for item in each) >= 5 for each in ran), "cases are spread"
@@ -188,17 +188,17 @@ def test_eight_turns_run_each_case_of_a_slow_test_once_and_take_about_as_long() 
         assert max(taken) - min(taken) < 1
 
 
-def test_a_slow_file_of_tests_that_share_servers_has_one_turn_of_eight() -> None:
+def test_a_slow_file_of_tests_that_share_servers_has_one_turn_of_ten() -> None:
     items = cases(*(Case(f"tests/e2e/{file}", f"test{number}") for file in "ab" for number in range(3)))
-    kept = [{*items} - beyond_the_eighth(items, turn, {"tests/e2e/a": 9.0}) for turn in range(8)]
-    assert sorted(len(each) for each in kept) == [3, 3, 3, 3, 3, 3, 3, 6]
+    kept = [{*items} - beyond_the_tenth(items, turn, {"tests/e2e/a": 9.0}) for turn in range(TENTHS)]
+    assert sorted(len(each) for each in kept) == [3] * (TENTHS - 1) + [6]
 
 
 def test_what_is_sampled_is_the_same_in_the_turns_that_divide_it() -> None:
     items = cases(*(Case("f", "test", "triton", a=a, b=b) for a in range(6) for b in range(4)))
     left_out = [beyond_the_sample(items, turn) for turn in range(100)]
-    assert all(left_out[turn] == left_out[turn // EIGHTHS * EIGHTHS] for turn in range(100))
-    assert left_out[0] != left_out[EIGHTHS]
+    assert all(left_out[turn] == left_out[turn // TENTHS * TENTHS] for turn in range(100))
+    assert left_out[0] != left_out[TENTHS]
 
 
 def test_which_tests_are_slow_is_written_for_the_files_that_were_measured(tmp_path: Path) -> None:

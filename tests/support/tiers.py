@@ -1,11 +1,11 @@
 """Which tests run.
 
-``make test`` runs every test that is quick, an eighth of those that are slow (:mod:`.slow_tests`), which are all in
+``make test`` runs every test that is quick, a tenth of those that are slow (:mod:`.slow_tests`), which are all in
 ``make every``, and a twentieth of those that are marked ``proof`` or compile kernels, which are all in ``make proof``.
 Of the tests of kernels and of those marked ``sampled`` it takes as many cases as have each value of every parameter;
-all pairs are ``make proof``. The *turn*, which is the number of commits, chooses the eighth, the twentieth and the
-cases: one commit always runs the same tests, eight have run every slow one, and twenty each value of every parameter of
-the tier. Each eighth and each twentieth takes about as long, by what was measured (:mod:`.proof_seconds`).
+all pairs are ``make proof``. The *turn*, which is the number of commits, chooses the tenth, the twentieth and the
+cases: one commit always runs the same tests, ten have run every slow one, and twenty each value of every parameter of
+the tier. Each tenth and each twentieth takes about as long, by what was measured (:mod:`.proof_seconds`).
 """
 
 import random
@@ -34,7 +34,7 @@ SAMPLED = ("triton", "compiles")
 """Marks of kernels that are interpreted or only compiled: slow where there is no GPU."""
 SAMPLED_IN_TURNS = (*SAMPLED, "sampled")
 """What `make test` takes a sample of."""
-EIGHTHS = 8
+TENTHS = 10
 """Turns that run a slow test once: `make test` takes at most ten minutes on two cores."""
 _BETWEEN = 4
 """Files of other folders between two of these: they take about as long."""
@@ -109,7 +109,7 @@ def portion_of(item: pytest.Item) -> Portion:
     return Portion(str(path), spec.indices[each])
 
 
-def beyond_the_eighth(
+def beyond_the_tenth(
     items: Iterable[pytest.Item], turn: int, seconds: Mapping[str, float] | None = None
 ) -> set[pytest.Item]:
     """Cases of slow tests, and slow files, that are another turn's. ``seconds``: by default as recorded.
@@ -127,11 +127,11 @@ def beyond_the_eighth(
         parts = [group] if name == file_of(name) else [[item] for item in group]
         portions += [(known[name] / len(parts), name, place, part) for place, part in enumerate(parts)]
     left_out: set[pytest.Item] = set()
-    load = [0.0] * EIGHTHS
+    load = [0.0] * TENTHS
     for cost, _, _, part in sorted(portions, key=lambda each: (-each[0], each[1:3])):
         least = load.index(min(load))
         load[least] += cost
-        if least != turn % EIGHTHS:
+        if least != turn % TENTHS:
             left_out.update(part)
     return left_out
 
@@ -145,7 +145,7 @@ def beyond_the_sample(items: Iterable[pytest.Item], turn: int, marks: Sequence[s
             cases[_test_of(item)].append(item)
     left_out: set[pytest.Item] = set()
     for (path, name), group in cases.items():
-        draw = random.Random(f"{turn // EIGHTHS} {path.name} {name}")
+        draw = random.Random(f"{turn // TENTHS} {path.name} {name}")
         left_out.update(set(group) - _cover(group, draw))
     return left_out
 
