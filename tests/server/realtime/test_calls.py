@@ -139,7 +139,7 @@ async def test_who_begins_to_speak_silences_the_answer_which_is_cut_off_where_it
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     caller_is_heard = asyncio.Event()
-    behind = 0
+    before = behind = 0
     hear, play = Call._take_audio, CallPlayer.next_frame
 
     def hearing(call: Call, pcm: bytes) -> None:
@@ -148,9 +148,10 @@ async def test_who_begins_to_speak_silences_the_answer_which_is_cut_off_where_it
         hear(call, pcm)
 
     def playing(player: CallPlayer, size: int) -> bytes:
-        nonlocal behind
+        nonlocal before, behind
         frame = play(player, size)
         behind += caller_is_heard.is_set() and any(frame)
+        before += not caller_is_heard.is_set() and any(frame)
         return frame
 
     monkeypatch.setattr(Call, "_take_audio", hearing)
@@ -164,7 +165,8 @@ async def test_who_begins_to_speak_silences_the_answer_which_is_cut_off_where_it
         truncated = await client.until("conversation.item.truncated")
         told = len(client.loudness)
         await client.when(lambda: len(client.loudness) > told + 30)
-        assert 0 < behind <= 15, "frames of 20 ms from the first sound of the caller on"
+        assert before >= 60, "frames of 20 ms"
+        assert behind <= 15, "from the first sound of the caller on, which may be heard late and with what followed it"
         done = next(event for event in client.events if event["type"] == "response.done")
         assert done["response"]["status_details"]["reason"] == "turn_detected"
         assert "output_audio_buffer.cleared" in client.kinds()
