@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from stentor.engine.model_config.config_fields import ConfigError
+from stentor.engine.model_config.hf.block_drafter import block_head
 from stentor.engine.model_config.hf.config import model_spec_from_hf
 from stentor.engine.model_config.hf.draft_head import eagle_head, mtp_head
 from stentor.engine.model_config.spec.latent_attention import LatentAttentionSpec
@@ -155,11 +156,12 @@ def test_a_head_of_kimi_k3_takes_its_stream_and_keeps_none_of_its_own() -> None:
     assert {"mlp_res_proj.weight", "self_attention_res_norm.weight"} <= {*layer.unused}
 
 
-def test_an_eagle_3_head_over_several_streams_is_refused() -> None:
-    with pytest.raises(
-        ConfigError, match="KimiK3ForConditionalGeneration has 9 residual streams, expected one to copy"
-    ):
+def test_a_head_that_copies_streams_is_refused_over_several() -> None:
+    why = "KimiK3ForConditionalGeneration has 9 residual streams, expected one to copy"
+    with pytest.raises(ConfigError, match=why):
         eagle_head({}, (), read(), third=True)
+    with pytest.raises(ConfigError, match=why):
+        block_head({}, (), read(), 4)
 
 
 def test_the_formats_of_weights_may_be_told_with_the_text_alone() -> None:
