@@ -61,8 +61,8 @@ def choose_cache_dtype(
 
 
 def check_index_blocks(block_size: int, groups: Sequence[CacheSpec]) -> None:
-    """Raise :class:`.errors.SetupError` unless blocks of the cache divide those that an index of tokens chooses. Regions
-    with one key each (``index_every``) divide every block."""
+    """Raise :class:`.errors.SetupError` unless blocks of the cache divide those that an index chooses. Regions with one
+    key each (``index_every``) divide every block."""
     for chosen in sorted({group.index_block for group in groups if not group.index_every} - {0}):
         if chosen % block_size:
             raise SetupError(
