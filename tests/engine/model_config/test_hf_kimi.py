@@ -63,6 +63,10 @@ def test_kimi_linear_attends_in_the_layers_that_its_file_counts_from_one() -> No
         ({"mla_use_nope": False}, "mla_use_nope is false, expected true"),
         ({"moe_layer_freq": 2}, "moe_layer_freq is 2, expected 1"),
         ({"num_key_value_heads": 8}, "num_key_value_heads is 8, expected 32, as num_attention_heads"),
+        (
+            {"num_expert_group": 2, "use_grouped_topk": False},
+            "num_expert_group is 2, expected 1 where use_grouped_topk is false",
+        ),
         ({"hidden_act": "situ"}, "activation_situ_beta is 0, expected 4, which the kernels of 'situ' are made for"),
         ({"latent_moe_use_norm": True}, "routed_expert_hidden_size, the norm's, is missing"),
         ({"attn_res_block_size": 1}, "blocks of 1 among 27 layers make 27 kept streams, expected at most 15"),
