@@ -10,7 +10,7 @@ from dataclasses import replace
 from .config_fields import ConfigError
 from .spec.attention import AttentionSpec
 from .spec.latent_attention import LatentAttentionSpec
-from .spec.layer import LayerSpec, Norms
+from .spec.layer import LayerSpec
 from .spec.mlp import MoESpec
 from .spec.model import ModelSpec
 
@@ -50,8 +50,7 @@ def part_of(spec: ModelSpec, ends: Mapping[int, int], own: int) -> ModelSpec:
 
 
 def _without_parts(layer: LayerSpec) -> LayerSpec:
-    like = layer.norms
-    return LayerSpec(None, None, Norms(kind=like.kind, bias=like.bias, weighted=like.weighted, offsets=like.offsets))
+    return LayerSpec(None, None, layer.norms.of_no_part())
 
 
 def _kept(part: ModelSpec) -> object:

@@ -61,10 +61,10 @@ def choose_cache_dtype(
 
 
 def check_index_blocks(block_size: int, groups: Sequence[CacheSpec]) -> None:
-    """Raise :class:`.errors.SetupError` unless blocks of the cache divide those that an index chooses, or are divided
-    by them."""
-    for chosen in sorted({group.index_block for group in groups} - {0}):
-        if chosen % block_size and block_size % chosen:
+    """Raise :class:`.errors.SetupError` unless blocks of the cache divide those that an index chooses. Regions with one
+    key each (``index_every``) divide every block."""
+    for chosen in sorted({group.index_block for group in groups if not group.index_every} - {0}):
+        if chosen % block_size:
             raise SetupError(
                 f"--block-size {block_size}: the model attends to blocks of {chosen} tokens, expected a size that "
                 "divides them"

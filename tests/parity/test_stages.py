@@ -24,7 +24,9 @@ ARCHITECTURES = {"llama": "LlamaForCausalLM", "gemma3n": "Gemma3nForCausalLM", "
 
 @pytest.mark.proof(each="name")
 @pytest.mark.parametrize("packed", [False, None])
-@pytest.mark.parametrize("name", ["llama", "gpt-oss", "phi-normed", "glm4", "starcoder2", "deepseek-v3"])
+@pytest.mark.parametrize(
+    "name", ["llama", "gpt-oss", "phi-normed", "glm4", "k2-horizon-dense", "starcoder2", "deepseek-v3"]
+)
 def test_two_ranks_with_some_layers_each_give_the_logits_of_transformers_and_the_same(
     name: str, packed: bool | None, tmp_path: Path
 ) -> None:

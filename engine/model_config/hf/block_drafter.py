@@ -8,7 +8,7 @@ from typing import Any, Final
 from ..config_fields import ConfigError, Fields
 from ..spec.model import ModelSpec, with_mixers
 from .common import attention_bias, common, expect, sliding_layers, with_defaults
-from .draft_head import DraftHeadSpec
+from .draft_head import DraftHeadSpec, check_one_stream
 
 _MUSE: Final = "MuseGlimmerAssistantModel"
 _ARCHITECTURES: Final = {"dflash": ("DFlashDraftModel", _MUSE), "dspark": ("Qwen3DSparkModel", "Qwen3OmniDSparkModel")}
@@ -38,6 +38,7 @@ def block_head(
     ``method``: ``dspark`` for what also has a bias by the token before. Raises
     :class:`..config_fields.ConfigError`.
     """
+    check_one_stream(model)
     fields, table = _joined(Fields(config), model, method)
     names = {name.removeprefix("model.") for name in stored}
     spec = attention_bias(fields, common(fields, "DFlash", head_dim=128, theta=1e6))

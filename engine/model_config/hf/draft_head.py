@@ -116,6 +116,12 @@ class DraftHeadSpec:
         return name.removesuffix(".")
 
 
+def check_one_stream(model: ModelSpec) -> None:
+    """Raises :class:`..config_fields.ConfigError` for several residual streams, of which a head would copy all."""
+    if model.streams is not None:
+        raise ConfigError(f"{model.architecture} has {model.streams.streams} residual streams, expected one to copy")
+
+
 def eagle_head(
     config: Mapping[str, object], stored: Collection[str], model: ModelSpec, *, third: bool
 ) -> DraftHeadSpec:
@@ -126,8 +132,8 @@ def eagle_head(
     given = Fields(config)
     fields = _told(given) if third else given
     names = {name.removeprefix("model.") for name in stored}
-    if third and model.streams is not None:
-        raise ConfigError(f"{model.architecture} has {model.streams.streams} residual streams, expected one to copy")
+    if third:
+        check_one_stream(model)
     own = attention_bias(fields, common(fields, "EAGLE-3" if third else "EAGLE"))
     if len(own.layers) != 1 and not third:
         raise ConfigError(f"num_hidden_layers is {len(own.layers)}, expected 1: a head has one layer")

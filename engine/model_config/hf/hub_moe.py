@@ -138,8 +138,8 @@ def ling2(fields: Fields, name: str) -> ModelSpec:
 
 def sarvam_moe(fields: Fields, name: str) -> ModelSpec:
     """Sarvam 30B: a Ling 2.0 whose heads rotate as a whole."""
-    fields = renamed(fields, _SARVAM)
-    return _ling2(Fields({"routed_scaling_factor": 2.5, **fields.values}), name)
+    defaults = {"num_key_value_heads": 4, "num_experts_per_tok": 6, "first_k_dense_replace": 1, "rope_theta": 8e6}
+    return _ling2(renamed(fields, _SARVAM, routed_scaling_factor=2.5, **defaults), name)
 
 
 def param2(fields: Fields, name: str) -> ModelSpec:

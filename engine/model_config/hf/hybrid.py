@@ -211,7 +211,7 @@ def lara_mini(fields: Fields, name: str) -> ModelSpec:
     experts beside one that every token uses."""
     check_silu(fields)
     fields = Fields({"intermediate_size": 1, "num_experts_per_tok": 4, **fields.values})  # no layer uses the first
-    fields = with_defaults(fields, moe_intermediate_size=512, tie_word_embeddings=True)
+    fields = with_defaults(fields, moe_intermediate_size=512, num_key_value_heads=4, tie_word_embeddings=True)
     spec = with_mixers(attention_bias(fields, common(fields, name, head_dim=128)), qk_norm="head")
     router = RouterSpec(fields.integer("num_experts_per_tok"), renormalize=fields.flag("norm_topk_prob", True))
     shared = shared_experts(spec, "mlp.shared_expert", fields.integer("shared_expert_intermediate_size", 512))

@@ -40,6 +40,8 @@ def kimi_linear(fields: Fields, name: str) -> ModelSpec:
     heads = fields.integer("num_attention_heads")
     if (keys := fields.integer("num_key_value_heads", heads)) != heads:
         raise ConfigError(f"num_key_value_heads is {keys}, expected {heads}, as num_attention_heads")
+    if (groups := fields.integer("n_group", 1)) > 1 and not fields.flag("use_grouped_topk", True):
+        raise ConfigError(f"num_expert_group is {groups}, expected 1 where use_grouped_topk is false")
     smooth = _has_smooth_bounds(fields)
     # head_dim is the size of its rotating part
     plain = Fields({**fields.values, "head_dim": fields.integer("qk_rope_head_dim", 64), "hidden_act": "silu"})

@@ -19,8 +19,8 @@ class CacheSpec:
     index_dim: int = 0
     """Size of the index's key beside a latent, or beside keys and values; 0: none."""
     index_block: int = 0
-    """Tokens of a block that the index chooses, which blocks of the cache must divide or be divided by; 0: it chooses
-    tokens."""
+    """Tokens of a block that the index chooses, which blocks of the cache must divide, or be divided by if it has one
+    key (:attr:`index_every`); 0: it chooses tokens."""
     positions: int = 0
     """Encoder positions of a cross group, which every token of a sequence sees."""
     every: int = 1

@@ -17,11 +17,17 @@ from ..rows.batch import build_batch
 from ..rows.rows import RowTable
 
 
-class _Features:
-    """The model's hidden states at positions that a head has not computed yet."""
+class _FeaturePass:
+    """What runs a head keeps the model's hidden states at positions that the head has not computed yet.
 
-    def __init__(self, head: DraftHead) -> None:
+    See :class:`.draft_model.DraftPass`.
+    """
+
+    def __init__(self, head: DraftHead, caches: Sequence[LayerCache], rows: RowTable, device: torch.device) -> None:
         self._head = head
+        self._caches = caches
+        self._rows = rows
+        self._device = device
         self._waiting: dict[int, tuple[int, torch.Tensor]] = {}
         """By slot: the first position, and features [positions, …]. Those behind the row's end are of refused
         drafts."""
@@ -38,10 +44,11 @@ class _Features:
             self._waiting[row.slot] = first, torch.cat((known[: row.start - first], new))
 
     def remove(self, slot: int) -> None:
+        """Forget the row of this slot."""
         self._waiting.pop(slot, None)
 
-    def take(self, rows: Sequence[RowStep]) -> torch.Tensor:
-        """Those of these rows, concatenated; they are not kept."""
+    def _take(self, rows: Sequence[RowStep]) -> torch.Tensor:
+        """The features of these rows, concatenated; they are not kept."""
         parts = []
         for row in rows:
             first, features = self._waiting[row.slot]
@@ -49,6 +56,13 @@ class _Features:
             parts.append(features[row.start - first : end])
             self._waiting[row.slot] = first + end, features[end:]
         return torch.cat(parts)
+
+
+def _one_ahead(rows: RowTable) -> RowTable:
+    """The rows with the token behind each position in its place."""
+    ahead = copy.copy(rows)
+    ahead.tokens = rows.tokens[:, 1:]
+    return ahead
 
 
 class _Drafted:
@@ -77,34 +91,22 @@ class _Drafted:
         return PassResult(torch.stack(found))
 
 
-class HeadPass:
+class HeadPass(_FeaturePass):
     """Runs a draft head: from the model's hidden state at a position and the token behind it, it predicts the one
-    after.
-
-    See :class:`.draft_model.DraftPass`. Hidden states of rows are kept until they are computed.
-    """
+    after."""
 
     def __init__(self, head: DraftHead, caches: Sequence[LayerCache], rows: RowTable, device: torch.device) -> None:
-        self._head = head
-        self._caches = caches
-        self._device = device
-        self._rows = copy.copy(rows)
-        self._rows.tokens = rows.tokens[:, 1:]
-        self._features = _Features(head)
+        super().__init__(head, caches, _one_ahead(rows), device)
         self._left: dict[int, torch.Tensor] = {}
         """By slot: the layer's output [hidden] at the last position of a row that drafts, which is fed back."""
 
-    def observed(self, rows: Sequence[RowStep], passed: PassResult) -> None:
-        """Keep the model's hidden states of these rows."""
-        self._features.observed(rows, passed)
-
     def remove(self, slot: int) -> None:
-        self._features.remove(slot)
+        super().remove(slot)
         self._left.pop(slot, None)
 
     def run(self, rows: Sequence[RowStep], drafts: Sequence[int]) -> PassResult:
         """Run positions whose hidden states are kept."""
-        return self._passed(rows, self._head.combined(self._features.take(rows)))
+        return self._passed(rows, self._head.combined(self._take(rows)))
 
     def go_on(self, rows: Sequence[RowStep]) -> PassResult:
         """Run the token behind each row's last one, with the layer's output there."""
@@ -122,32 +124,24 @@ class HeadPass:
         return PassResult(self._head.logits(last))
 
 
-class BlockPass:
+class BlockPass(_FeaturePass):
     """Runs a head that drafts blocks: all drafts of a row in one pass over its last token and masks behind it.
 
-    See :class:`HeadPass`. A block's keys and values are not kept, so it may reach beyond the row's blocks of the cache.
+    A block's keys and values are not kept, so it may reach beyond the row's blocks of the cache.
     """
 
     def __init__(self, head: DraftHead, caches: Sequence[LayerCache], rows: RowTable, device: torch.device) -> None:
-        self._head = head
-        self._caches = caches
-        self._rows = rows
-        self._device = device
-        self._features = _Features(head)
+        super().__init__(head, caches, rows, device)
         self._drafted = _Drafted()
 
-    def observed(self, rows: Sequence[RowStep], passed: PassResult) -> None:
-        """Keep the model's hidden states of these rows."""
-        self._features.observed(rows, passed)
-
     def remove(self, slot: int) -> None:
-        self._features.remove(slot)
+        super().remove(slot)
         self._drafted.remove(slot)
 
     def run(self, rows: Sequence[RowStep], drafts: Sequence[int]) -> PassResult:
         """Write the keys of positions whose hidden states are kept; run the blocks of rows that sample."""
         context = build_batch(rows, self._rows, self._caches, self._device).forward
-        self._head.keep(context, self._features.take(rows))
+        self._head.keep(context, self._take(rows))
         drafting = [number for number, row in enumerate(rows) if row.sample]
         if not drafting:
             return PassResult()
@@ -187,32 +181,23 @@ class BlockPass:
         return PassResult(found.logits + self._head.transition(before))
 
 
-class MaskPass:
+class MaskPass(_FeaturePass):
     """Runs a head that drafts in parallel: one pass over what a row lacks and masks behind it, a draft each.
 
-    See :class:`HeadPass`. Keys of masks are overwritten as those of drafts are.
+    Keys of masks are overwritten as those of drafts are.
     """
 
     def __init__(self, head: DraftHead, caches: Sequence[LayerCache], rows: RowTable, device: torch.device) -> None:
-        self._head = head
-        self._caches = caches
-        self._device = device
-        self._rows = copy.copy(rows)
-        self._rows.tokens = rows.tokens[:, 1:]
-        self._features = _Features(head)
+        super().__init__(head, caches, _one_ahead(rows), device)
         self._drafted = _Drafted()
 
-    def observed(self, rows: Sequence[RowStep], passed: PassResult) -> None:
-        """Keep the model's hidden states of these rows."""
-        self._features.observed(rows, passed)
-
     def remove(self, slot: int) -> None:
-        self._features.remove(slot)
+        super().remove(slot)
         self._drafted.remove(slot)
 
     def run(self, rows: Sequence[RowStep], drafts: Sequence[int]) -> PassResult:
         """Run positions whose hidden states are kept, and the masks of rows that sample."""
-        known = self._head.combined(self._features.take(rows)).split([row.count for row in rows])
+        known = self._head.combined(self._take(rows)).split([row.count for row in rows])
         mask, steps, hidden = self._head.masks(), [], []
         for row, of_row, count in zip(rows, known, drafts, strict=True):
             masks, end = max(count - 1, 0), row.start + row.count

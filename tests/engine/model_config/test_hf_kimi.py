@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from stentor.engine.model_config.config_fields import ConfigError
+from stentor.engine.model_config.hf.block_drafter import block_head
 from stentor.engine.model_config.hf.config import model_spec_from_hf
 from stentor.engine.model_config.hf.draft_head import eagle_head, mtp_head
 from stentor.engine.model_config.spec.latent_attention import LatentAttentionSpec
@@ -62,6 +63,10 @@ def test_kimi_linear_attends_in_the_layers_that_its_file_counts_from_one() -> No
         ({"mla_use_nope": False}, "mla_use_nope is false, expected true"),
         ({"moe_layer_freq": 2}, "moe_layer_freq is 2, expected 1"),
         ({"num_key_value_heads": 8}, "num_key_value_heads is 8, expected 32, as num_attention_heads"),
+        (
+            {"num_expert_group": 2, "use_grouped_topk": False},
+            "num_expert_group is 2, expected 1 where use_grouped_topk is false",
+        ),
         ({"hidden_act": "situ"}, "activation_situ_beta is 0, expected 4, which the kernels of 'situ' are made for"),
         ({"latent_moe_use_norm": True}, "routed_expert_hidden_size, the norm's, is missing"),
         ({"attn_res_block_size": 1}, "blocks of 1 among 27 layers make 27 kept streams, expected at most 15"),
@@ -155,11 +160,12 @@ def test_a_head_of_kimi_k3_takes_its_stream_and_keeps_none_of_its_own() -> None:
     assert {"mlp_res_proj.weight", "self_attention_res_norm.weight"} <= {*layer.unused}
 
 
-def test_an_eagle_3_head_over_several_streams_is_refused() -> None:
-    with pytest.raises(
-        ConfigError, match="KimiK3ForConditionalGeneration has 9 residual streams, expected one to copy"
-    ):
+def test_a_head_that_copies_streams_is_refused_over_several() -> None:
+    why = "KimiK3ForConditionalGeneration has 9 residual streams, expected one to copy"
+    with pytest.raises(ConfigError, match=why):
         eagle_head({}, (), read(), third=True)
+    with pytest.raises(ConfigError, match=why):
+        block_head({}, (), read(), 4)
 
 
 def test_the_formats_of_weights_may_be_told_with_the_text_alone() -> None:

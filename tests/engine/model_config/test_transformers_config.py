@@ -6,6 +6,7 @@ import pytest
 import transformers as untyped_transformers
 
 from stentor.engine.model_config.config_fields import ConfigError
+from stentor.engine.model_config.hf.config import model_spec_from_hf
 from stentor.engine.model_config.registry import Implementation, read_config
 from stentor.engine.model_config.transformers_config import TransformersSpec
 from stentor.engine.models.transformers.modules import probed
@@ -17,6 +18,11 @@ GPT2 = transformers.GPT2Config(n_embd=64, n_layer=2, n_head=4)
 PROJECTED = transformers.OPTConfig(hidden_size=64, num_hidden_layers=2, num_attention_heads=4, word_embed_proj_dim=32)
 """A form of a native architecture that no native layers have."""
 _ATTENDING = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+_TOLD = (
+    *("architectures", "model_type", "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers"),
+    *("num_attention_heads", "moe_intermediate_size", "max_position_embeddings", "bos_token_id", "eos_token_id"),
+)
+"""Fields that every file has."""
 
 
 def described(config: Any, architecture: str, **changes: Any) -> dict[str, object]:
@@ -163,3 +169,18 @@ def test_sizes_that_differ_between_layers_are_found_in_the_layers() -> None:
     spec = read_config(description, {}, "transformers")
     assert isinstance(spec, TransformersSpec)
     assert [layer.attention.head_dim for layer in probed(description, spec).layers] == [16, 32]
+
+
+@pytest.mark.parametrize(
+    ("architecture", "kind"),
+    [
+        ("HYV4ForCausalLM", "hy_v4"),
+        ("KimiLinearForCausalLM", "kimi_linear"),
+        ("LaraMiniForCausalLM", "lara_mini"),
+        ("SarvamMoEForCausalLM", "sarvam_moe"),
+    ],
+)
+def test_what_a_file_omits_is_as_its_class_has_it(architecture: str, kind: str) -> None:
+    whole = described(transformers.AutoConfig.for_model(kind), architecture, model_type=kind)
+    told = {field: whole[field] for field in _TOLD if field in whole}
+    assert model_spec_from_hf(told) == model_spec_from_hf(whole)

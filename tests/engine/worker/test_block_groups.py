@@ -111,7 +111,13 @@ def test_keys_of_an_index_lie_behind_keys_and_values_in_the_same_blocks() -> Non
 def test_a_cache_that_an_index_cannot_have_is_refused() -> None:
     groups = [CacheSpec("full", (0,), 0, 2, 16, 24, index_block=128)]
     check_index_blocks(64, groups)
-    with pytest.raises(SetupError, match="--block-size 48: the model attends to blocks of 128 tokens"):
-        check_index_blocks(48, groups)
+    for size in (48, 256):
+        with pytest.raises(SetupError, match=f"--block-size {size}: the model attends to blocks of 128 tokens"):
+            check_index_blocks(size, groups)
     with pytest.raises(SetupError, match="--kv-cache-dtype int8: the model keeps keys of an index"):
         choose_cache_dtype("int8", BF16, CPU, groups)
+
+
+def test_regions_with_a_key_each_may_be_parts_of_a_block() -> None:
+    groups = [CacheSpec("full", (0,), 0, 2, 16, 24, index_block=8, index_every=8)]
+    check_index_blocks(48, groups)
