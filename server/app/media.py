@@ -91,5 +91,5 @@ class MediaOpener:
         if spec is None:
             return ChatMedia(self._loader, self._documents)
         self._metrics = metrics = MediaMetrics(self._figures, model, self._metrics)
-        processor = MediaProcessor(source, self._limits, metrics, self._decoded)
-        return ChatMedia(self._loader, self._documents, processor, spec, width, self._defaults)
+        processor = MediaProcessor(source, self._limits, metrics, self._decoded, self._defaults)
+        return ChatMedia(self._loader, self._documents, processor, spec, width)

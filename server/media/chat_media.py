@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Protocol
 
 import anyio
@@ -121,14 +120,12 @@ class ChatMedia:
         processor: MediaProcessor | None = None,
         spec: MediaSpec | None = None,
         hidden: int = 0,
-        defaults: Mapping[str, object] = MappingProxyType({}),
     ) -> None:
         """``processor``, ``spec`` and ``hidden``, the width of an embedding or 0, are those of a multimodal model; for
-        a text model, files become texts. ``defaults`` are options that hold where a request has none."""
+        a text model, files become texts."""
         self._loader = loader
         self._documents = documents
         self.processor: Final = processor
-        self._defaults = defaults
         self._ids: Mapping[Modality, int] = {} if spec is None else spec.placeholders
         self._marks = frozenset(spec.marks if spec is not None and spec.joined else ())
         """Tokens that see media with those beside them, and belong to these."""
@@ -191,7 +188,7 @@ class ChatMedia:
     ) -> ConversationMedia:
         """Loads and processes the media in parallel, counted in ``memory``. Raises BadRequest naming the part,
         Unavailable and Overloaded."""
-        options = {**self._defaults, **processor_options(processor_kwargs), **loading_options(loading_kwargs)}
+        options = {**processor_options(processor_kwargs), **loading_options(loading_kwargs)}
         modalities = [part.modality for part in parts]
         made: list[ProcessedMedia | None] = [None] * len(parts)
         places = anyio.Semaphore(_AT_ONCE)
