@@ -27,7 +27,7 @@ from .files import Message, has_files, read_files
 from .parts import Embeds, MediaPart
 from .processed_cache import ProcessedMedia
 from .processor import MediaProcessor, Wanted
-from .processors.processor_options import loading_options, processor_options
+from .processors.processor_options import request_options
 from .refusal import Refusal
 
 _AT_ONCE: Final = 8
@@ -155,9 +155,10 @@ class ChatMedia:
         files in them were read; and the processed media. ``as_text``: media are written as text, so that texts may not
         contain placeholders.
 
-        Raises BadRequest, also if the engine has loaded only the model's text part, and as :meth:`prepare`.
+        Raises BadRequest, also if the engine has loaded only the model's text part, and as
+        :meth:`_prepare_all`.
         """
-        sent = messages
+        sent, options = messages, request_options(fields.mm_processor_kwargs, fields.media_io_kwargs)
         if has_files(messages):
             load = partial(self._loader.named, owner=current_owner.get())
             sees = bool(model.accepted.counts.get("image")) and not lacks_encoder(model.ready)
@@ -166,29 +167,20 @@ class ChatMedia:
         if not parts:
             return told, NO_MEDIA
         check_encoder(model.ready, parts[0].param)
-        made = await self.prepare(
-            parts,
-            processor_kwargs=fields.mm_processor_kwargs,
-            loading_kwargs=fields.media_io_kwargs,
-            memory=memory,
-            tokenizer=model.tokenizer,
-        )
+        made = await self._prepare_all(parts, options, memory, model.tokenizer)
         if as_text and made.text is not None:
             _check_texts(told, sent, made.text, where)
         return told, made
 
-    async def prepare(
+    async def _prepare_all(
         self,
         parts: Sequence[MediaPart],
-        *,
-        processor_kwargs: Mapping[str, Any] | None,
-        loading_kwargs: Mapping[str, Any] | None,
+        options: dict[str, object],
         memory: MemoryShare | None,
         tokenizer: Tokenizer,
     ) -> ConversationMedia:
         """Loads and processes the media in parallel, counted in ``memory``. Raises BadRequest naming the part,
         Unavailable and Overloaded."""
-        options = {**processor_options(processor_kwargs), **loading_options(loading_kwargs)}
         modalities = [part.modality for part in parts]
         made: list[ProcessedMedia | None] = [None] * len(parts)
         places = anyio.Semaphore(_AT_ONCE)
@@ -220,7 +212,7 @@ class ChatMedia:
             return await self._make(Wanted(part.modality, data, part.param, part.uuid, options, alone), memory)
 
     async def sound(self, wav: bytes, param: str, memory: MemoryShare) -> ConversationMedia:
-        """One sound of the server's own making, for which ``param`` is to blame. Raises as :meth:`prepare`."""
+        """One sound of the server's own making, for which ``param`` is to blame. Raises as :meth:`_prepare_all`."""
         with held(memory, len(wav), param):
             return ConversationMedia([await self._make(Wanted("audio", wav, param), memory)], [param])
 

@@ -26,6 +26,13 @@ LOW_DETAIL_PIXELS: Final = 512 * 512
 """Most pixels of a picture in low detail, as for OpenAI's models."""
 
 
+def request_options(
+    processor_kwargs: Mapping[str, Any] | None, loading_kwargs: Mapping[str, Any] | None
+) -> dict[str, object]:
+    """Both fields of a request. Raises BadRequest, also where there are no media."""
+    return {**processor_options(processor_kwargs), **loading_options(loading_kwargs)}
+
+
 def processor_options(given: Mapping[str, Any] | None, field: str = PROCESSOR_FIELD) -> dict[str, object]:
     """The arguments of a request for the processor, in their checked form.
 
