@@ -160,14 +160,17 @@ class ModelProcessor:
         images = self._processor.image_processor
         known = getattr(images, "valid_kwargs", None)
         names: dict[str, Any] = getattr(known, "__annotations__", {})
-        given = dict(options)
+        given: dict[str, Any] = dict(options)
         if given.pop("detail", "auto") == "low":
             given = with_defaults(given, _coarser(_low_detail(images, names), self._defaults))
         given = with_defaults(given, self._defaults)
-        edges = _edges(images, given.pop("size", None))
+        edges = _edges(images, names, given.pop("size", None))
         given = {name: value for name, value in given.items() if name not in _OF_VIDEOS}
         for name in given.keys() & _AT_MOST:
-            given[name] = min(int(str(given[name])), getattr(images, name, 0))
+            given[name] = min(given[name], getattr(images, name, 0))
+        if "min_patches" in given:
+            most = given.get("max_patches", getattr(images, "max_patches", 0))
+            given["min_patches"] = min(given["min_patches"], most)
         if unknown := given.keys() - names.keys():
             raise Refusal(f"the model's processor has no {min(unknown)}", UNKNOWN_OPTION)
         merged: dict[str, Any] = self._processor._merge_kwargs(**given)["images_kwargs"]
@@ -226,14 +229,15 @@ def _lower(value: object, usual: object) -> object:
     return min(value, usual) if isinstance(value, int) and isinstance(usual, int) else value
 
 
-def _edges(images: Any, wanted: Any) -> dict[str, Any]:
+def _edges(images: Any, names: Mapping[str, object], wanted: Any) -> dict[str, Any]:
     """``size``, if the request changes it: never beyond the model's own, which its tower may not support."""
     own = {edge: getattr(images.size, edge, None) for edge in ("shortest_edge", "longest_edge")}
     most = own["longest_edge"]
     if not wanted:
         return {}
     if most is None:
-        raise Refusal("the model sees all pictures in one size", UNKNOWN_OPTION)
+        other = "; it takes max_patches" if "max_patches" in names else ": it sees all pictures in one size"
+        raise Refusal(f"the model's processor has no bounds of pixels{other}", UNKNOWN_OPTION)
     longest = min(wanted.get("longest_edge", most), most)
     if own["shortest_edge"] is None:
         return {"size": {"longest_edge": longest}}

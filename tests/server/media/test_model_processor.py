@@ -179,7 +179,7 @@ def test_nobody_gets_more_tiles_or_tokens_than_the_model_has(
 @pytest.mark.parametrize(
     ("family", "options", "why"),
     [
-        ("gemma3", {"size": {"longest_edge": 8}}, "one size"),
+        ("gemma3", {"size": {"longest_edge": 8}}, "no bounds of pixels: it sees all pictures in one size"),
         ("qwen2_5_vl", {"do_pan_and_scan": True}, "has no do_pan_and_scan"),
     ],
 )
