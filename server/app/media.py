@@ -23,7 +23,7 @@ from ..media.fetching.loading import MediaLoader
 from ..media.metrics import MediaMetrics
 from ..media.processor import MediaProcessor
 from ..media.processors.model_files import Source
-from ..media.processors.processor_options import loading_options, processor_options
+from ..media.processors.processor_options import request_options
 from ..storage.database import Database
 
 
@@ -82,8 +82,7 @@ class MediaOpener:
         self._loader = MediaLoader(Fetcher(config.media), store, config.media.max_bytes)
         self._documents = DocumentReader(self._limits, self._decoded)
         self._metrics: MediaMetrics | None = None
-        media = config.media
-        self._defaults = {**processor_options(media.processor_kwargs), **loading_options(media.loading_kwargs)}
+        self._defaults = request_options(config.media.processor_kwargs, config.media.loading_kwargs)
 
     def open(self, source: Source, model: str, spec: MediaSpec | None, width: int = 0) -> ChatMedia:
         """Opens the media of the model in ``source``, which metrics call ``model``. ``spec`` has its media; ``width``
@@ -91,5 +90,5 @@ class MediaOpener:
         if spec is None:
             return ChatMedia(self._loader, self._documents)
         self._metrics = metrics = MediaMetrics(self._figures, model, self._metrics)
-        processor = MediaProcessor(source, self._limits, metrics, self._decoded)
-        return ChatMedia(self._loader, self._documents, processor, spec, width, self._defaults)
+        processor = MediaProcessor(source, self._limits, metrics, self._decoded, self._defaults)
+        return ChatMedia(self._loader, self._documents, processor, spec, width)

@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Protocol
 
 import anyio
@@ -28,7 +27,7 @@ from .files import Message, has_files, read_files
 from .parts import Embeds, MediaPart
 from .processed_cache import ProcessedMedia
 from .processor import MediaProcessor, Wanted
-from .processors.processor_options import loading_options, processor_options
+from .processors.processor_options import request_options
 from .refusal import Refusal
 
 _AT_ONCE: Final = 8
@@ -121,14 +120,12 @@ class ChatMedia:
         processor: MediaProcessor | None = None,
         spec: MediaSpec | None = None,
         hidden: int = 0,
-        defaults: Mapping[str, object] = MappingProxyType({}),
     ) -> None:
         """``processor``, ``spec`` and ``hidden``, the width of an embedding or 0, are those of a multimodal model; for
-        a text model, files become texts. ``defaults`` are options that hold where a request has none."""
+        a text model, files become texts."""
         self._loader = loader
         self._documents = documents
         self.processor: Final = processor
-        self._defaults = defaults
         self._ids: Mapping[Modality, int] = {} if spec is None else spec.placeholders
         self._marks = frozenset(spec.marks if spec is not None and spec.joined else ())
         """Tokens that see media with those beside them, and belong to these."""
@@ -158,9 +155,10 @@ class ChatMedia:
         files in them were read; and the processed media. ``as_text``: media are written as text, so that texts may not
         contain placeholders.
 
-        Raises BadRequest, also if the engine has loaded only the model's text part, and as :meth:`prepare`.
+        Raises BadRequest, also if the engine has loaded only the model's text part, and as
+        :meth:`_prepare_all`.
         """
-        sent = messages
+        sent, options = messages, request_options(fields.mm_processor_kwargs, fields.media_io_kwargs)
         if has_files(messages):
             load = partial(self._loader.named, owner=current_owner.get())
             sees = bool(model.accepted.counts.get("image")) and not lacks_encoder(model.ready)
@@ -169,29 +167,20 @@ class ChatMedia:
         if not parts:
             return told, NO_MEDIA
         check_encoder(model.ready, parts[0].param)
-        made = await self.prepare(
-            parts,
-            processor_kwargs=fields.mm_processor_kwargs,
-            loading_kwargs=fields.media_io_kwargs,
-            memory=memory,
-            tokenizer=model.tokenizer,
-        )
+        made = await self._prepare_all(parts, options, memory, model.tokenizer)
         if as_text and made.text is not None:
             _check_texts(told, sent, made.text, where)
         return told, made
 
-    async def prepare(
+    async def _prepare_all(
         self,
         parts: Sequence[MediaPart],
-        *,
-        processor_kwargs: Mapping[str, Any] | None,
-        loading_kwargs: Mapping[str, Any] | None,
+        options: dict[str, object],
         memory: MemoryShare | None,
         tokenizer: Tokenizer,
     ) -> ConversationMedia:
         """Loads and processes the media in parallel, counted in ``memory``. Raises BadRequest naming the part,
         Unavailable and Overloaded."""
-        options = {**self._defaults, **processor_options(processor_kwargs), **loading_options(loading_kwargs)}
         modalities = [part.modality for part in parts]
         made: list[ProcessedMedia | None] = [None] * len(parts)
         places = anyio.Semaphore(_AT_ONCE)
@@ -223,7 +212,7 @@ class ChatMedia:
             return await self._make(Wanted(part.modality, data, part.param, part.uuid, options, alone), memory)
 
     async def sound(self, wav: bytes, param: str, memory: MemoryShare) -> ConversationMedia:
-        """One sound of the server's own making, for which ``param`` is to blame. Raises as :meth:`prepare`."""
+        """One sound of the server's own making, for which ``param`` is to blame. Raises as :meth:`_prepare_all`."""
         with held(memory, len(wav), param):
             return ConversationMedia([await self._make(Wanted("audio", wav, param), memory)], [param])
 

@@ -8,6 +8,7 @@
 
 import asyncio
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -24,6 +25,7 @@ from .helpers import MediaUnavailable, run_in
 from .metrics import MediaMetrics
 from .processed_cache import Names, ProcessedCache, ProcessedMedia, content_digest, media_digest
 from .processors.model_files import Source
+from .processors.processor_options import NO_OPTIONS
 from .processors.processor_process import Described, MediaRefused, NoProcessor, ProcessorJob, ProcessorProcess
 
 logger = logging.getLogger(__name__)
@@ -58,10 +60,18 @@ class MediaProcessor:
     take turns. Equal concurrent requests are processed once.
     """
 
-    def __init__(self, source: Source, limits: ProcessorLimits, metrics: MediaMetrics, decoded: DecodedLimits) -> None:
-        """``source``: the model's folder, or its replacement."""
+    def __init__(
+        self,
+        source: Source,
+        limits: ProcessorLimits,
+        metrics: MediaMetrics,
+        decoded: DecodedLimits,
+        defaults: Mapping[str, object] = NO_OPTIONS,
+    ) -> None:
+        """``source``: the model's folder, or its replacement. ``defaults``: options that hold where a request has
+        none."""
         self._pool = ProcessPool(
-            lambda: ProcessorProcess(source, decoded, limits.timeout),
+            lambda: ProcessorProcess(source, decoded, limits.timeout, defaults),
             processes=limits.processes,
             max_waiting=limits.max_waiting,
             max_waiting_bytes=limits.max_waiting_bytes,

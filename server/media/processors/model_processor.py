@@ -16,8 +16,8 @@ from ..refusal import Refusal
 from .load_processor import load
 from .model_files import GivenFiles, ModelFiles, Source
 from .model_videos import VideoSettings
-from .processor_classes import ALIKE, class_name
-from .processor_options import LOW_DETAIL_PIXELS
+from .processor_classes import ALIKE, ProcessorError, class_name
+from .processor_options import LOW_DETAIL_PIXELS, NO_OPTIONS, with_defaults
 from .videos_of_models import VIDEOS
 
 _COLQWEN3_TOKENS: Final = 1280
@@ -28,7 +28,6 @@ _BY_COMPANY: Final = frozenset({"LlavaOnevisionProcessor"})
 """Processors that cut a picture into tiles only where it is the conversation's only one."""
 _SOUND_SECONDS: Final[Mapping[str, int]] = {"Gemma3nProcessor": 30}
 """Longest sound in seconds of processors that truncate longer ones silently."""
-_SIZES: Final = ("size", "min_pixels", "max_pixels")
 _AT_MOST: Final = ("max_patches", "max_soft_tokens")
 """Options of which no request gets more than the model has."""
 _OF_VIDEOS: Final = ("fps", "num_frames")
@@ -51,8 +50,10 @@ class ModelInputs(NamedTuple):
 class ModelProcessor:
     """A model's processor, for one piece of media at a time."""
 
-    def __init__(self, source: Source) -> None:
-        """``source``: the model's folder, or its replacement. Raises :class:`.processor_classes.ProcessorError`."""
+    def __init__(self, source: Source, defaults: Mapping[str, object] = NO_OPTIONS) -> None:
+        """``source``: the model's folder, or its replacement. ``defaults``: options that hold where a call has none.
+        Raises :class:`.processor_classes.ProcessorError`."""
+        self._defaults = defaults
         files = ModelFiles(source)
         named = class_name(files)
         self._name = ALIKE.get(named, named)
@@ -84,6 +85,11 @@ class ModelProcessor:
             self._beat = _tokens_per_second(files)
         elif video is not None:
             self.missing["video"] = f"frames of {self._name}'s videos are put together by torchvision alone"
+        if "image" in self.written:
+            try:
+                self._arguments({})
+            except Refusal as refusal:
+                raise ProcessorError(f"--mm-processor-kwargs: {refusal}") from None
 
     @property
     def by_company(self) -> bool:
@@ -118,14 +124,15 @@ class ModelProcessor:
     def choose_frames(self, options: Mapping[str, object]) -> Choose:
         """The chooser of a video's frames."""
         assert self._videos is not None
-        return self._video_settings.choose(options, self._videos.step)
+        return self._video_settings.choose(with_defaults(options, self._defaults), self._videos.step)
 
-    def video(self, video: DecodedVideo) -> ModelInputs:
+    def video(self, video: DecodedVideo, options: Mapping[str, object] = NO_OPTIONS) -> ModelInputs:
         """Raises :class:`..refusal.Refusal` for a video that the model cannot take."""
         assert self._videos is not None
         images = self._processor.image_processor
+        settings = self._video_settings.within(with_defaults(options, self._defaults).get("size"), images)
         try:
-            found = self._videos.make(images, video, self._video_settings, self._beat)
+            found = self._videos.make(images, video, settings, self._beat)
             replacement = self._processor.replace_video_token(found.figures, 0, **self._videos.arguments)
         except (ValueError, ZeroDivisionError) as error:
             raise _refused("video", error) from None
@@ -153,13 +160,17 @@ class ModelProcessor:
         images = self._processor.image_processor
         known = getattr(images, "valid_kwargs", None)
         names: dict[str, Any] = getattr(known, "__annotations__", {})
-        given = dict(options)
+        given: dict[str, Any] = dict(options)
         if given.pop("detail", "auto") == "low":
-            given = {**_low_detail(images, names), **given}
-        edges = _edges(images, given)
-        given = {name: value for name, value in given.items() if name not in (*_SIZES, *_OF_VIDEOS)}
+            given = with_defaults(given, _coarser(_low_detail(images, names), self._defaults))
+        given = with_defaults(given, self._defaults)
+        edges = _edges(images, names, given.pop("size", None))
+        given = {name: value for name, value in given.items() if name not in _OF_VIDEOS}
         for name in given.keys() & _AT_MOST:
-            given[name] = min(int(str(given[name])), getattr(images, name, 0))
+            given[name] = min(given[name], getattr(images, name, 0))
+        if "min_patches" in given:
+            most = given.get("max_patches", getattr(images, "max_patches", 0))
+            given["min_patches"] = min(given["min_patches"], most)
         if unknown := given.keys() - names.keys():
             raise Refusal(f"the model's processor has no {min(unknown)}", UNKNOWN_OPTION)
         merged: dict[str, Any] = self._processor._merge_kwargs(**given)["images_kwargs"]
@@ -206,19 +217,27 @@ def _low_detail(images: Any, names: Mapping[str, object]) -> dict[str, object]:
     return {}
 
 
-def _edges(images: Any, given: Mapping[str, Any]) -> dict[str, Any]:
+def _coarser(options: Mapping[str, object], defaults: Mapping[str, object]) -> dict[str, object]:
+    """``options`` with no number above that of ``defaults``."""
+    low, usual = with_defaults(options, {}), with_defaults({}, defaults)
+    return {name: _lower(value, usual.get(name)) for name, value in low.items()}
+
+
+def _lower(value: object, usual: object) -> object:
+    if isinstance(value, dict) and isinstance(usual, dict):
+        return {name: _lower(each, usual.get(name)) for name, each in value.items()}
+    return min(value, usual) if isinstance(value, int) and isinstance(usual, int) else value
+
+
+def _edges(images: Any, names: Mapping[str, object], wanted: Any) -> dict[str, Any]:
     """``size``, if the request changes it: never beyond the model's own, which its tower may not support."""
     own = {edge: getattr(images.size, edge, None) for edge in ("shortest_edge", "longest_edge")}
-    wanted = dict(given.get("size") or {})
-    if "min_pixels" in given:
-        wanted["shortest_edge"] = given["min_pixels"]
-    if "max_pixels" in given:
-        wanted["longest_edge"] = given["max_pixels"]
     most = own["longest_edge"]
     if not wanted:
         return {}
     if most is None:
-        raise Refusal("the model sees all pictures in one size", UNKNOWN_OPTION)
+        other = "; it takes max_patches" if "max_patches" in names else ": it sees all pictures in one size"
+        raise Refusal(f"the model's processor has no bounds of pixels{other}", UNKNOWN_OPTION)
     longest = min(wanted.get("longest_edge", most), most)
     if own["shortest_edge"] is None:
         return {"size": {"longest_edge": longest}}

@@ -5,7 +5,7 @@ patches of neighbouring frames for models that take two at a time.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -102,6 +102,20 @@ class VideoSettings:
             "leaves_out_still": said.get("use_token_compression"),
         }
         return cls(**{name: getattr(own, name) if value is None else value for name, value in found.items()})
+
+    def within(self, size: Any, images: Any) -> "VideoSettings":
+        """The same with the edges of a request's ``size``, never beyond these, in models that have such limits.
+        ``images``: the image processor, whose limits hold where there are none here."""
+        edges = ("shortest_edge", "longest_edge")
+        shortest, longest = (getattr(self, edge) or getattr(images.size, edge, None) for edge in edges)
+        if not size or longest is None:
+            return self
+        longest = min(size.get("longest_edge", longest), longest)
+        return replace(
+            self,
+            longest_edge=longest,
+            shortest_edge=None if shortest is None else min(size.get("shortest_edge", shortest), longest),
+        )
 
     def choose(self, options: Mapping[str, object], step: int) -> Choose:
         """The number of frames that the request or the settings ask for; a multiple of ``step`` if possible."""

@@ -45,7 +45,7 @@ def main() -> int:
         from .processor_classes import ProcessorError
 
         try:
-            processor = ModelProcessor(setup.source)
+            processor = ModelProcessor(setup.source, setup.defaults)
         except ProcessorError as error:
             send(connection, Described({}, {}, False, 0, str(error)))
             return 0
@@ -113,7 +113,7 @@ def _inputs(processor: "ModelProcessor", job: ProcessorJob, data: bytes, limits:
         case "image":
             return processor.image(decode_image(data, limits), job.options, alone=job.alone)
         case "video":
-            return processor.video(decode_video(data, limits, processor.choose_frames(job.options)))
+            return processor.video(decode_video(data, limits, processor.choose_frames(job.options)), job.options)
         case "audio":
             return processor.audio(decode_audio(data, limits))
 

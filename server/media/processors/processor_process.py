@@ -5,6 +5,7 @@ cannot open anything, and is replaced when it dies or is late.
 """
 
 import socket
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -17,6 +18,7 @@ from ...sandbox.killable_child import ChildDied, ChildNotStarted, KillableChild,
 from ..decoding.decoded import DecodedLimits
 from ..refusal import REFUSED
 from .model_files import GivenFiles, Source
+from .processor_options import NO_OPTIONS
 
 MODULE: Final = "stentor.server.media.processors.processor_child"
 MAX_PAYLOAD: Final = 320 << 20
@@ -33,6 +35,8 @@ class Setup(msgspec.Struct, frozen=True, array_like=True):
     limits: DecodedLimits
     given: GivenFiles | None = None
     """Replacement of the folder."""
+    defaults: Mapping[str, object] = {}
+    """Options that hold where a job has none."""
 
     @property
     def source(self) -> Source:
@@ -94,9 +98,12 @@ class NoProcessor(ChildNotStarted):
 
 
 class ProcessorProcess(KillableChild):
-    def __init__(self, source: Source, limits: DecodedLimits, timeout: float) -> None:
-        """``timeout`` in seconds for each."""
-        setup = Setup("", limits, source) if isinstance(source, GivenFiles) else Setup(str(source), limits)
+    def __init__(
+        self, source: Source, limits: DecodedLimits, timeout: float, defaults: Mapping[str, object] = NO_OPTIONS
+    ) -> None:
+        """``timeout`` in seconds for each. ``defaults``: options that hold where a job has none."""
+        folder, given = ("", source) if isinstance(source, GivenFiles) else (str(source), None)
+        setup = Setup(folder, limits, given, dict(defaults))
         self.described: Described | None = None
         """Once a child has been ready."""
 

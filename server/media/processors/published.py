@@ -1,10 +1,11 @@
 """Processors of models with pictures whose code comes with the checkpoint. Run in the child."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import transformers as untyped_transformers
+from transformers.utils.constants import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 
 from stentor.engine.model_config.config_fields import Fields
 from stentor.engine.model_config.hf.deepseek_ocr import FIRST
@@ -98,6 +99,8 @@ class NemotronVLProcessor(OwnProcessor):
     images: Any = transformers.GotOcr2ImageProcessorPil
     names: Mapping[str, str] = {"image_mean": "norm_mean", "image_std": "norm_std", "max_patches": "max_num_tiles"}
     """Fields of the model's files."""
+    norms: Mapping[str, Sequence[float]] = {}
+    """Where files have none; otherwise those of transformers' class."""
 
     def __init__(self, image_processor: Any = None) -> None:
         super().__init__(image_processor)
@@ -113,13 +116,15 @@ class NemotronVLProcessor(OwnProcessor):
             raise ValueError("use_thumbnail is false, expected true")
         vision = Fields(whole.table("vision_config") or {})
         side = side_of(whole, "force_image_size", side_of(vision, "image_size", 512))
-        norms = {name: settings.numbers(cls.names[name]) for name in ("image_mean", "image_std")}
+        said = {name: settings.numbers(cls.names[name]) for name in ("image_mean", "image_std")}
+        norms = {**cls.norms, **{name: values for name, values in said.items() if values}}
         made = cls(
             cls.images(
                 size={"height": side, "width": side},
-                crop_to_patches=True,
+                crop_to_patches=whole.flag("dynamic_image_size", True),
+                min_patches=whole.integer("min_dynamic_patch", 1),
                 max_patches=settings.integer(cls.names["max_patches"], 12),
-                **{name: list(values) for name, values in norms.items() if values},
+                **{name: list(values) for name, values in norms.items()},
             )
         )
         patch = side_of(vision, "patch_size", 16)
@@ -140,6 +145,7 @@ class InternVLChatProcessor(NemotronVLProcessor):
         "image_std": "image_std",
         "max_patches": "max_dynamic_patch",
     }
+    norms: Mapping[str, Sequence[float]] = {"image_mean": IMAGENET_DEFAULT_MEAN, "image_std": IMAGENET_DEFAULT_STD}
 
 
 class NVLMProcessor(InternVLChatProcessor):
@@ -164,8 +170,9 @@ class H2OVLProcessor(InternVLChatProcessor):
     def of(cls, folder: Path) -> "NemotronVLProcessor":
         made = super().of(folder)
         whole = Fields(ModelFiles(folder).read("config.json"))
+        if not whole.flag("dynamic_image_size", True):
+            raise ValueError("dynamic_image_size is false, expected true")
         made.image_processor.use_msac = whole.flag("use_msac", True)
-        made.image_processor.min_patches = whole.integer("min_dynamic_patch", 1)
         return made
 
 

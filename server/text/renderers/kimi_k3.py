@@ -33,7 +33,7 @@ _Message = dict[str, Any]
 
 def write(conversation: RenderRequest) -> str:
     """The prompt's text. The model thinks unless ``thinking`` or ``enable_thinking`` of ``template_kwargs`` is false,
-    or ``reasoning_effort`` is ``none``. Raises TemplateError."""
+    or ``reasoning_effort`` is ``none``; how much is told before the messages. Raises TemplateError."""
     refuse_template(conversation, "kimi_k3", takes=("image",))
     thinks, effort = _thought(conversation.template_kwargs)
     text = []
@@ -72,9 +72,10 @@ def _content(content: Any, written: Mapping[str, str], place: int) -> str:
 
 
 def _thought(kwargs: Mapping[str, Any]) -> tuple[bool, str]:
-    """Whether the model thinks, and how much, if a request says so. Raises TemplateError."""
+    """Whether the model thinks, and how much: ``max`` by default, "" to say nothing of it, which ``thinking_effort`` of
+    null asks for. Raises TemplateError."""
     thinks = kwargs.get("thinking", kwargs.get("enable_thinking")) is not False
-    effort = kwargs.get("thinking_effort", kwargs.get("reasoning_effort"))
+    effort = kwargs["thinking_effort"] if "thinking_effort" in kwargs else kwargs.get("reasoning_effort") or EFFORTS[-1]
     if not thinks or effort == "none":
         return False, ""
     if effort is None:

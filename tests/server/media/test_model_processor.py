@@ -22,6 +22,7 @@ from stentor.server.media.processors.model_files import ModelFiles
 from stentor.server.media.processors.model_processor import ModelInputs, ModelProcessor
 from stentor.server.media.processors.model_videos import VideoSettings, lined_grid
 from stentor.server.media.processors.pictures import spelled
+from stentor.server.media.processors.processor_classes import ProcessorError
 from stentor.server.media.refusal import Refusal
 from stentor.tests.server.media.families import LAID_OUT, PROCESSED
 from stentor.tests.server.media.pictures import picture
@@ -178,7 +179,7 @@ def test_nobody_gets_more_tiles_or_tokens_than_the_model_has(
 @pytest.mark.parametrize(
     ("family", "options", "why"),
     [
-        ("gemma3", {"size": {"longest_edge": 8}}, "one size"),
+        ("gemma3", {"size": {"longest_edge": 8}}, "no bounds of pixels: it sees all pictures in one size"),
         ("qwen2_5_vl", {"do_pan_and_scan": True}, "has no do_pan_and_scan"),
     ],
 )
@@ -188,6 +189,24 @@ def test_an_option_that_the_model_has_not_is_refused(
     processor, _ = made(family)
     with pytest.raises(Refusal, match=why):
         processor.image(picture(30, 40), options, alone=True)
+
+
+def test_a_default_holds_unless_a_request_or_a_low_detail_says_otherwise(tmp_path: Path) -> None:
+    PROCESSED["qwen2_5_vl"](tmp_path)
+    whole, usual, small = (ModelProcessor(tmp_path, each) for each in ({}, {"max_pixels": 768}, {"max_pixels": 256}))
+
+    def seen(processor: ModelProcessor, **options: object) -> str:
+        return processor.image(picture(64, 64), options, alone=True).replacement
+
+    assert seen(usual) == seen(whole, max_pixels=768)
+    assert seen(usual, size={"longest_edge": 256}) == seen(small) == seen(small, detail="low")
+    assert len(seen(usual, max_pixels=1 << 20)) > len(seen(usual)) > len(seen(small))
+
+
+def test_a_default_that_the_model_has_not_is_an_error_of_the_operator(tmp_path: Path) -> None:
+    PROCESSED["qwen2_5_vl"](tmp_path)
+    with pytest.raises(ProcessorError, match="--mm-processor-kwargs: the model's processor has no do_pan_and_scan"):
+        ModelProcessor(tmp_path, {"do_pan_and_scan": True})
 
 
 def test_a_model_of_a_family_that_hears_may_be_deaf(made: Callable[[str], Made]) -> None:
@@ -235,6 +254,14 @@ def test_a_video_has_as_many_placeholders_as_embeddings(family: str, frames: int
         assert count == inputs.grid[0] * inputs.grid[1] * inputs.grid[2]
     else:
         assert inputs.grid is None
+
+
+@pytest.mark.parametrize("family", ["qwen2_5_vl", "qwen3_vl", "glm46v", "hy_v4_vl"])
+def test_a_request_may_ask_for_a_coarser_look_at_a_video(family: str, made: Callable[[str], Made]) -> None:
+    processor, _ = made(family)
+    whole = processor.video(film(4)).payload
+    assert len(processor.video(film(4), {"max_pixels": 1024}).payload) < len(whole)
+    assert len(processor.video(film(4), {"max_pixels": 1 << 30}).payload) == len(whole)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """What an operator may set."""
 
-import base64
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +10,13 @@ from stentor.engine.model_config.towers.media_spec import MediaSpec
 from stentor.server.app.media import MediaOpener
 from stentor.server.config.config import ConfigError, StoreConfig
 from stentor.server.config.media import MediaConfig, MediaCounts
-from stentor.server.media.parts import MediaPart
-from stentor.server.media.processed_cache import ProcessedMedia
-from stentor.server.media.processor import MediaProcessor, Wanted
+from stentor.server.media.processor import Wanted
+from stentor.server.media.processors.model_processor import ModelProcessor
+from stentor.server.media.processors.processor_options import loading_options, with_defaults
 from stentor.server.options.reading import read_config
 from stentor.server.storage.opening import make_store
-from stentor.tests.fakes import byte_pool
-from stentor.tests.server.media.pictures import png
+from stentor.tests.server.media.families import PROCESSED
+from stentor.tests.server.media.pictures import picture, png
 
 
 @pytest.fixture
@@ -116,32 +115,36 @@ def test_what_would_mean_something_else_than_was_meant_is_refused(name: str, raw
 
 
 @pytest.mark.anyio
-async def test_the_operator_s_options_of_media_hold_where_a_request_has_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen: list[dict[str, object]] = []
-
-    async def process(processor: MediaProcessor, wanted: Wanted, owner: str) -> ProcessedMedia:
-        seen.append(wanted.options)
-        return ProcessedMedia("image", bytes(16), b"", "<image>", "<image>")
-
-    monkeypatch.setattr(MediaProcessor, "process", process)
-    flags = {"mm-processor-kwargs": '{"max_pixels": 1024}', "media-io-kwargs": '{"video": {"num_frames": 8, "fps": 2}}'}
+async def test_the_operator_s_options_of_media_reach_the_model_s_processor(tmp_path: Path) -> None:
+    PROCESSED["qwen2_5_vl"](tmp_path)
+    flags = {"mm-processor-kwargs": '{"max_pixels": 256}', "media-io-kwargs": '{"video": {"num_frames": 8}}'}
     opener = MediaOpener(read_config(flags, {}), make_store(StoreConfig()), CollectorRegistry())
-    opened = opener.open(tmp_path, "m", MediaSpec({"image": 5}))
-    picture = MediaPart("image", "data:image/png;base64," + base64.b64encode(png(4, 4)).decode(), "messages[0]")
-    for of_processor, of_loading in (None, None), ({"max_pixels": 512}, {"video": {"num_frames": 3}}):
-        await opened.prepare(
-            [picture],
-            processor_kwargs=of_processor,
-            loading_kwargs=of_loading,
-            memory=None,
-            tokenizer=byte_pool().tokenizer,
-        )
-    assert seen == [
-        {"max_pixels": 1024, "num_frames": 8, "fps": 2},
-        {"max_pixels": 512, "num_frames": 3, "fps": 2},
-    ]
+    processor = opener.open(tmp_path, "m", MediaSpec({"image": 5})).processor
+    assert processor is not None
+    try:
+        made = await processor.process(Wanted("image", png(64, 64), "messages[0]"), "")
+    finally:
+        processor.close()
+    own = ModelProcessor(tmp_path).image(picture(64, 64), {"max_pixels": 256}, alone=True)
+    assert made.replacement == own.replacement
+
+
+@pytest.mark.parametrize(
+    ("defaults", "given", "expected"),
+    [
+        ({"max_pixels": 9, "fps": 2}, {}, {"size": {"longest_edge": 9}, "fps": 2}),
+        ({"max_pixels": 9}, {"max_pixels": 4}, {"size": {"longest_edge": 4}}),
+        ({"max_pixels": 9}, {"size": {"longest_edge": 4}}, {"size": {"longest_edge": 4}}),
+        ({"size": {"longest_edge": 9}}, {"min_pixels": 4}, {"size": {"longest_edge": 9, "shortest_edge": 4}}),
+        ({"num_frames": 8}, {"fps": 2}, {"fps": 2}),
+        ({"fps": 2}, {"num_frames": 8}, {"num_frames": 8}),
+        ({"num_frames": 8}, loading_options({"video": {"num_frames": -1}}), {"num_frames": None}),
+    ],
+)
+def test_an_option_of_a_request_replaces_each_default_that_means_the_same(
+    defaults: dict[str, object], given: dict[str, object], expected: dict[str, object]
+) -> None:
+    assert with_defaults(given, defaults) == expected
 
 
 @pytest.mark.parametrize(

@@ -363,6 +363,12 @@ def test_the_second_grid_of_h2ovl_has_no_side_that_divides_one_of_the_first(
     assert found["pixel_values"] == pytest.approx(values.transpose(0, 3, 1, 2), abs=1e-5)
 
 
+def test_a_picture_of_step_that_would_be_filled_up_to_a_larger_square_than_any_may_be_is_refused() -> None:
+    images = StepImages()
+    with pytest.raises(ValueError, match="it has 8193 pixels in a row, expected at most 8192"):
+        images(Image.new("RGB", (8193, 1)), return_tensors="np")
+
+
 @pytest.mark.parametrize(
     ("size", "expected"),
     [

@@ -178,6 +178,8 @@ def test_every_protocol_brings_pictures_to_the_engine(run_shared: Callable[[Use]
         ),
         ([image(png(9, 9))], {"media_io_kwargs": {"audio": {}}}, "media_io_kwargs.audio", "is not taken"),
         ([image(png(9, 9))], {"media_io_kwargs": {"video": {"a": 1}}}, "media_io_kwargs.video.a", "known are"),
+        (["hi"], {"mm_processor_kwargs": {"size": 5}}, "mm_processor_kwargs.size", "must be an object"),
+        (["hi"], {"media_io_kwargs": {"video": None}}, "media_io_kwargs.video", "is not taken"),
         ([image(png(64, 64)), "hi"], {"truncate_prompt_tokens": 40}, "truncate_prompt_tokens", "cuts through"),
     ],
 )

@@ -21,6 +21,11 @@ WRITTEN = (
     '<|open|>message role="system"<|sep|>Be brief.<|close|>message<|sep|><|end_of_msg|>'
     '<|open|>message role="user"<|sep|>Oslo?<|close|>message<|sep|><|end_of_msg|>'
 )
+MAX = (
+    '<|open|>message role="system" type="thinking-effort"<|sep|>`thinking_effort` guides on how much to think in your '
+    "thinking channel (not including the response channel), supported values include `low`, `medium`, `high`, and "
+    "`max`.\nNow the system is invoked with `thinking_effort=max`.<|close|>message<|sep|><|end_of_msg|>"
+)
 ASSISTANT = '<|open|>message role="assistant"<|sep|>'
 
 
@@ -46,12 +51,14 @@ def text(messages: list[dict[str, Any]], **fields: Any) -> str:
 
 
 def test_the_model_thinks_unless_it_is_told_not_to() -> None:
-    assert text(ASKED) == f"{WRITTEN}{ASSISTANT}<|open|>think<|sep|>"
+    assert text(ASKED) == f"{MAX}{WRITTEN}{ASSISTANT}<|open|>think<|sep|>"
     for kwargs in ({"thinking": False}, {"enable_thinking": False}, {"reasoning_effort": "none"}):
         assert text(ASKED, template_kwargs=kwargs) == f"{WRITTEN}{ASSISTANT}<|open|>response<|sep|>"
 
 
-def test_an_effort_is_told_before_the_conversation() -> None:
+def test_an_effort_is_told_before_the_conversation_max_unless_a_request_says_otherwise() -> None:
+    assert text(ASKED, template_kwargs={"reasoning_effort": None}) == text(ASKED)
+    assert text(ASKED, template_kwargs={"thinking_effort": None}) == text(ASKED).removeprefix(MAX)
     begin, _, rest = text(ASKED, template_kwargs={"reasoning_effort": "low"}).partition("<|close|>")
     assert begin.startswith('<|open|>message role="system" type="thinking-effort"<|sep|>`thinking_effort` guides')
     assert begin.endswith("\nNow the system is invoked with `thinking_effort=low`.")
@@ -61,7 +68,7 @@ def test_an_effort_is_told_before_the_conversation() -> None:
 
 
 def test_tools_are_declared_before_all_with_sorted_keys() -> None:
-    assert text(ASKED, tools=[WEATHER]) == f"{DECLARED}{WRITTEN}{ASSISTANT}<|open|>think<|sep|>"
+    assert text(ASKED, tools=[WEATHER]) == f"{DECLARED}{MAX}{WRITTEN}{ASSISTANT}<|open|>think<|sep|>"
 
 
 def test_calls_tell_types_of_arguments_and_results_are_in_the_order_of_calls() -> None:
@@ -78,7 +85,7 @@ def test_calls_tell_types_of_arguments_and_results_are_in_the_order_of_calls() -
         '<|open|>message role="tool" tool="weather" index="1"<|sep|>cold<|close|>message<|sep|><|end_of_msg|>'
         '<|open|>message role="tool" tool="now &quot;" index="2"<|sep|>noon<|close|>message<|sep|><|end_of_msg|>'
     )
-    assert text(CALLED) == f"{WRITTEN}{ASSISTANT}{thought}{calls}{results}{ASSISTANT}<|open|>think<|sep|>"
+    assert text(CALLED) == f"{MAX}{WRITTEN}{ASSISTANT}{thought}{calls}{results}{ASSISTANT}<|open|>think<|sep|>"
     found = text(CALLED, template_kwargs={"thinking": False}, add_generation_prompt=False)
     assert found == f"{WRITTEN}{ASSISTANT}{calls}{results}"
 
@@ -94,14 +101,14 @@ def test_results_of_unknown_calls_have_the_tools_at_their_places() -> None:
 def test_an_answer_that_goes_on_stays_open() -> None:
     messages = [*ASKED, {"role": "assistant", "content": "It is", "reasoning": "hm"}]
     found = text(messages, continue_final_message=True, add_generation_prompt=False)
-    assert found == f"{WRITTEN}{ASSISTANT}<|open|>think<|sep|>hm<|close|>think<|sep|><|open|>response<|sep|>It is"
+    assert found == f"{MAX}{WRITTEN}{ASSISTANT}<|open|>think<|sep|>hm<|close|>think<|sep|><|open|>response<|sep|>It is"
     with pytest.raises(TemplateError, match="the last message is no text of the assistant's"):
         text(CALLED[:3], continue_final_message=True)
 
 
 def test_a_name_is_an_attribute() -> None:
     (message,) = [{"role": "user", "name": "Ann", "content": "Hi"}]
-    assert text([message]).startswith('<|open|>message role="user" name="Ann"<|sep|>Hi<|close|>')
+    assert text([message]).startswith(f'{MAX}<|open|>message role="user" name="Ann"<|sep|>Hi<|close|>')
 
 
 def test_a_picture_stands_where_it_is_given_and_its_size_is_told() -> None:
@@ -109,6 +116,6 @@ def test_a_picture_stands_where_it_is_given_and_its_size_is_told() -> None:
     media = MediaText({"image": "<|kimi_image_placeholder|>"}, {"image": [size]})
     content = [{"type": "text", "text": "a"}, {"type": "image"}, {"type": "text", "text": "b"}]
     found = text([{"role": "user", "content": content}], media=media, add_generation_prompt=False)
-    assert found == f'<|open|>message role="user"<|sep|>a{size}b<|close|>message<|sep|><|end_of_msg|>'
+    assert found == f'{MAX}<|open|>message role="user"<|sep|>a{size}b<|close|>message<|sep|><|end_of_msg|>'
     with pytest.raises(TemplateError, match="a part that is neither text nor an image"):
         text([{"role": "user", "content": [{"type": "video"}]}])

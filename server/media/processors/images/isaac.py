@@ -41,7 +41,8 @@ class IsaacImages(OwnImages):
     def tensors(self, images: list[Pixels], scaling: Scaling, settings: Any) -> dict[str, Any]:
         values, grids = [], []
         for picture in images:
-            height, width = self.size_of(picture.shape[1], picture.shape[2], settings.min_patches, settings.max_patches)
+            bounds = min(settings.min_patches, settings.max_patches), settings.max_patches
+            height, width = self.size_of(picture.shape[1], picture.shape[2], *bounds)
             whole = scaling.normed(bilinear(picture, height, width))
             values.append(patches(whole, self.patch_size))
             grids.append([1, height // self.patch_size, width // self.patch_size])

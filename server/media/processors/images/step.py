@@ -1,16 +1,20 @@
 """Pictures of Step 3.7: the whole in one size, and squares of it before, whose size depends on the picture's shape."""
 
-from typing import Any, ClassVar, NamedTuple
+import math
+from typing import Any, ClassVar, Final, NamedTuple
 
 import numpy as np
 from transformers.processing_utils import ImagesKwargs
 from transformers.utils.constants import OPENAI_CLIP_MEAN, OPENAI_CLIP_STD
 
+from ...decoding.decoded import DecodedLimits
 from .base import OwnImages, Scaling
 from .tiles import Pixels, cut, filled_up
 
-_NARROW = 32
+_NARROW: Final = 32
 """Pixels on the short side below which a picture of an extreme shape is filled up to a square."""
+_MOST_FILLED: Final = math.isqrt(DecodedLimits().pixels)
+"""Pixels on each side of such a square: as many as any picture may have."""
 
 
 class StepArguments(ImagesKwargs, total=False):
@@ -41,7 +45,12 @@ class StepImages(OwnImages):
             _, height, width = picture.shape
             layout = laid_out(height, width, side, self.patch_size, settings.max_image_size)
             if layout.filled:
-                picture = filled_up(picture, max(height, width), max(height, width))
+                longer = max(height, width)
+                if longer > _MOST_FILLED:
+                    raise ValueError(
+                        f"it is filled up to a square: it has {longer} pixels in a row, expected at most {_MOST_FILLED}"
+                    )
+                picture = filled_up(picture, longer, longer)
             whole = scaling.resized(picture, *layout.whole)
             wholes.append(scaling.resized(whole, side, settings.size.width))
             if layout.rows:
