@@ -46,13 +46,15 @@ class DraftHeadSpec:
     backbone: ModelSpec
     """Spec of its layer; an assistant has several."""
     taps: tuple[int, ...] = ()
-    """The model's layers, ascending, before which the stream is copied; copies are concatenated. Empty: the input of
-    the model's output head."""
+    """The model's layers, ascending, before which the stream is copied; copies are concatenated. Behind its last one:
+    its streams. Empty: the input of the model's output head."""
     hidden_size: int
     """The model's hidden size."""
     joins: bool = True
     """Whether a projection joins embedding and hidden state before the layer; otherwise attention takes both, and the
     residual is the hidden state (EAGLE-3)."""
+    apart: bool = False
+    """Whether embedding and hidden state are projected apart and added, the embedding to each of several streams."""
     bias: bool = False
     """Whether that projection has a bias."""
     norms_taps: bool = False
@@ -209,9 +211,13 @@ def mtp_head(model: ModelSpec) -> DraftHeadSpec:
         unread = model.draft_prefix or model.draft_layers
         where = "in a form that is not known here" if unread else "without heads"
         raise ConfigError(f"a {model.architecture} comes {where} for multi-token prediction; name another method")
+    streams = model.streams if form.narrows else None
+    one = replace(model, prefix="layers", layers=(mtp_layer(model),), sublayers=1, runs=(), normed_before=())
     return DraftHeadSpec(
-        backbone=replace(model, prefix="layers", layers=(mtp_layer(model),), sublayers=1, runs=(), normed_before=()),
+        backbone=replace(one, streams=streams),
+        taps=(len(model.layers),) if streams else (),
         hidden_size=model.hidden_size,
+        apart=bool(form.embedding_fc),
         norms=True,
         hidden_first=form.hidden_first,
         takes_stream=form.takes_stream,

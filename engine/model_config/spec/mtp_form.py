@@ -17,10 +17,16 @@ class MTPForm:
     embedding_norm: str = "enorm."
     hidden_norm: str = "hnorm."
     fc: str = "eh_proj."
+    embedding_fc: str = ""
+    """Of a projection of the embedding, which is added to that of each stream by :attr:`fc` (DeepSeek V4); "": the
+    latter takes embedding and hidden state together."""
     norm: str = "shared_head.norm."
     """Of the norm behind the layer; "": none (ERNIE)."""
     head: str = ""
     """Of its own output head (Step 3.5); "": it uses the model's."""
+    narrows: tuple[str, str] | None = None
+    """Of what narrows its streams, and what that of the model is called: its layer has as many streams as the model,
+    and takes those of the model in place of a hidden state. None: it has one."""
     hidden_first: bool = False
     """Whether the projection takes the hidden state before the embedding (MiMo)."""
     takes_stream: bool = False
@@ -39,8 +45,10 @@ class MTPForm:
             (self.embedding_norm, "embedding_norm."),
             (self.hidden_norm, "hidden_norm."),
             (self.fc, "fc."),
+            (self.embedding_fc, "embedding_fc."),
             (self.norm, "norm."),
             (self.head, "lm_head."),
+            self.narrows or ("", ""),
         )
         found = [(whole + stored, place) for stored, place in parts if stored]
         found.append((whole + self.layer, layer))
@@ -50,6 +58,18 @@ class MTPForm:
 
 
 DEEPSEEK: Final = MTPForm(skips_first=True, feeds_normed=False)
+DEEPSEEK_V4: Final = MTPForm(
+    prefix="mtp.",
+    layer="0.",
+    embedding_norm="0.enorm.",
+    hidden_norm="0.hnorm.",
+    fc="0.h_proj.",
+    embedding_fc="0.e_proj.",
+    norm="0.norm.",
+    narrows=("0.hc_head_", "hc_head_"),
+    skips_first=True,
+    feeds_normed=False,
+)
 KIMI: Final = replace(DEEPSEEK, takes_stream=True)
 GLM5: Final = replace(DEEPSEEK, feeds_normed=True)
 QWEN: Final = MTPForm(

@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pytest
 import torch
@@ -304,10 +304,38 @@ class Head(nn.Module):
         return found
 
 
+class Definition(Protocol):
+    """What a head should propose."""
+
+    def given(self, text: list[int]) -> torch.Tensor:
+        """What it gets of the model at each position of a text."""
+
+    def drafts(self, text: list[int], most: int, given: torch.Tensor) -> list[int]:
+        """``given``: of this text, or a longer one that begins so."""
+
+
+def assert_drafts(folder: Path, head: Definition) -> None:
+    """Asserts that the head in the checkpoint proposes what it should, and that texts stay, in one several times as
+    long as its window."""
+    changes: dict[str, Any] = {"batch_invariant": True, "max_model_len": CONTEXT}
+    speculative = SpeculativeConfig("mtp", DRAFTS)
+    drafting = LocalEngine(model_config(folder, speculative=speculative, max_prefill_chunk=16, **changes))
+    plain = LocalEngine(model_config(folder, **changes))
+    proposals = _proposals(drafting)
+    params = SamplingParams(max_tokens=30, temperature=0.0, allowed_token_ids=ALLOWED)
+    prompt = _prompt(60, 2)
+    text = prompt + drafting.generate(prompt, params)
+    assert text[60:] == plain.generate(prompt, params)
+    assert accepted(drafting)[1] > 5
+    assert len(proposals) > 5
+    given = head.given(text)
+    for length, drafts in proposals:
+        assert drafts == head.drafts(text[:length], len(drafts), given)
+
+
 @pytest.mark.proof(each="architecture")
 @pytest.mark.parametrize("architecture", _FORMS)
 def test_a_head_drafts_what_a_model_of_its_layer_says(architecture: str, tmp_path: Path) -> None:
-    """In a text several times as long as a head's window."""
     form = _FORMS[architecture]
     model = tiny.make(architecture, tmp_path)
     model.config._attn_implementation = "eager"
@@ -320,17 +348,4 @@ def test_a_head_drafts_what_a_model_of_its_layer_says(architecture: str, tmp_pat
     stored = head.stored() if form.whole_experts else _by_expert(head.stored())
     weights |= {name: tensor.contiguous() for name, tensor in stored.items()}
     save_file(weights, tmp_path / "model.safetensors", {"format": "pt"})
-    changes: dict[str, Any] = {"batch_invariant": True, "max_model_len": CONTEXT}
-    speculative = SpeculativeConfig("mtp", DRAFTS)
-    drafting = LocalEngine(model_config(tmp_path, speculative=speculative, max_prefill_chunk=16, **changes))
-    plain = LocalEngine(model_config(tmp_path, **changes))
-    proposals = _proposals(drafting)
-    params = SamplingParams(max_tokens=30, temperature=0.0, allowed_token_ids=ALLOWED)
-    prompt = _prompt(60, 2)
-    text = prompt + drafting.generate(prompt, params)
-    assert text[60:] == plain.generate(prompt, params)
-    assert accepted(drafting)[1] > 5
-    assert len(proposals) > 5
-    given = head.given(text)
-    for length, drafts in proposals:
-        assert drafts == head.drafts(text[:length], len(drafts), given)
+    assert_drafts(tmp_path, head)

@@ -1,0 +1,159 @@
+"""Heads for multi-token prediction with as many residual streams as their model: their plain definitions, and files."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+from transformers.models.deepseek_v4 import modeling_deepseek_v4 as deepseek
+
+from stentor.engine.model_config.hf.config import model_spec_from_hf
+from stentor.engine.model_config.hf.draft_head import mtp_head_stored
+from stentor.tests.engine.worker.test_draft_heads import ALLOWED, _by_expert
+from stentor.tests.engine.worker.test_mtp_forms import assert_drafts
+from stentor.tests.parity import tiny
+
+
+class StreamHead(nn.Module):
+    """A plain definition over whole texts: a layer over streams, each a projection of the model's with one of the
+    embedding added."""
+
+    embedding_norm: nn.Module
+    hidden_norm: nn.Module
+    narrow: nn.Module
+    """[1, tokens, streams, hidden] → [1, tokens, hidden], what the output head takes."""
+    names: Mapping[str, str]
+    """Stored beginnings of names, of this one's."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.whole = [model]
+        self.config = model.config.get_text_config()
+        hidden = self.config.hidden_size
+        self.fc, self.embedding_fc = nn.Linear(hidden, hidden, bias=False), nn.Linear(hidden, hidden, bias=False)
+
+    def finish(self) -> None:
+        """Random weights."""
+        generator = torch.Generator().manual_seed(5)
+        with torch.no_grad():
+            for name, tensor in self.named_parameters():
+                noise = torch.randn(tensor.shape, generator=generator)
+                tensor.copy_(1 + 0.2 * noise if "norm" in name and tensor.dim() == 1 else 0.15 * noise)
+        self.eval()
+
+    def stored(self) -> dict[str, torch.Tensor]:
+        """As checkpoints name it."""
+        found = {}
+        for name, tensor in _by_expert(self.state_dict()).items():
+            for ours, theirs in self.names.items():
+                name = name.replace(ours, theirs)
+            found[name] = tensor.contiguous()
+        return found
+
+    def run(self, x: torch.Tensor) -> torch.Tensor:
+        """The layer over [1, tokens, streams, hidden]."""
+        raise NotImplementedError
+
+    def embedded(self, following: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.whole[0].get_input_embeddings()(following)
+        return found
+
+    @torch.no_grad()
+    def given(self, text: list[int]) -> torch.Tensor:
+        """The model's streams [tokens, streams, hidden] behind its last layer."""
+        found: list[torch.Tensor] = []
+        body = self.whole[0].get_decoder()
+        hook = body.layers[-1].register_forward_hook(lambda *called: found.append(called[2]))
+        body(torch.tensor(text)[None], use_cache=False)
+        hook.remove()
+        return found[0].reshape(len(text), -1, self.config.hidden_size)
+
+    @torch.no_grad()
+    def drafts(self, text: list[int], most: int, given: torch.Tensor) -> list[int]:
+        """``given``: of this text, or a longer one that begins so."""
+        streams, following = given[: len(text) - 1], torch.tensor(text[1:])
+        found: list[int] = []
+        for _ in range(most):
+            embedded = self.embedding_fc(self.embedding_norm(self.embedded(following)))
+            x = self.fc(self.hidden_norm(streams)) + embedded[:, None]
+            left = self.run(x[None])
+            logits = self.whole[0].lm_head(self.narrow(left)[0, -1])
+            found.append(ALLOWED[int(logits[list(ALLOWED)].argmax())])
+            following = torch.cat((following, torch.tensor(found[-1:])))
+            streams = torch.cat((streams, left[0, -1:]))
+        return found
+
+
+class DeepSeekV4(StreamHead):
+    """A layer of the model's that sees a window alone. The first token of a text has no embedding."""
+
+    names = {
+        "mlp.gate.e_score_correction_bias": "ffn.gate.bias",
+        "layer.": "mtp.0.",
+        "self_attn.sinks": "attn.attn_sink",
+        "self_attn.": "attn.",
+        "mlp.": "ffn.",
+        **{f"attn_hc.{part}": f"hc_attn_{part}" for part in ("fn", "base", "scale")},
+        **{f"ffn_hc.{part}": f"hc_ffn_{part}" for part in ("fn", "base", "scale")},
+        "q_a_proj": "wq_a",
+        "q_a_norm": "q_norm",
+        "q_b_proj": "wq_b",
+        "kv_proj": "wkv",
+        "o_a_proj": "wo_a",
+        "o_b_proj": "wo_b",
+        "gate_proj": "w1",
+        "down_proj": "w2",
+        "up_proj": "w3",
+        "post_attention_layernorm": "ffn_norm",
+        "input_layernorm": "attn_norm",
+        "embedding_norm": "mtp.0.enorm",
+        "hidden_norm": "mtp.0.hnorm",
+        "embedding_fc": "mtp.0.e_proj",
+        "fc.": "mtp.0.h_proj.",
+        "narrow.0.hc_": "mtp.0.hc_head_",
+        "narrow.1": "mtp.0.norm",
+    }
+
+    def __init__(self, model: Any) -> None:
+        super().__init__(model)
+        alone = {"num_hidden_layers": 1, "layer_types": ["sliding_attention"], "mlp_layer_types": ["moe"]}
+        one = type(self.config).from_dict({**self.config.to_dict(), **alone})
+        one._attn_implementation = "eager"
+        hidden, eps = one.hidden_size, one.rms_norm_eps
+        self.embedding_norm, self.hidden_norm, norm = (deepseek.DeepseekV4RMSNorm(hidden, eps=eps) for _ in range(3))
+        self.layer = deepseek.DeepseekV4DecoderLayer(one, 0)
+        self.narrow = nn.Sequential(deepseek.DeepseekV4HyperHead(one), norm)
+        self.finish()
+
+    def embedded(self, following: torch.Tensor) -> torch.Tensor:
+        return super().embedded(following).masked_fill((torch.arange(len(following)) == 0)[:, None], 0)
+
+    def run(self, x: torch.Tensor) -> torch.Tensor:
+        places = torch.arange(x.shape[1])
+        back = places[:, None] - places
+        mask = torch.zeros(back.shape).masked_fill((back < 0) | (back >= self.config.sliding_window), -torch.inf)
+        turned = self.whole[0].model.rotary_emb(x[:, :, 0], position_ids=places[None], layer_type="main")
+        made = self.layer(
+            x, position_embeddings={"main": turned}, position_ids=places[None], attention_mask=mask[None, None]
+        )
+        return torch.as_tensor(made)
+
+
+HEADS: Mapping[str, type[StreamHead]] = {"deepseek-v4": DeepSeekV4, "deepseek-v4-plain": DeepSeekV4}
+
+
+@pytest.mark.proof(each="architecture")
+@pytest.mark.parametrize("architecture", HEADS)
+def test_a_head_over_streams_drafts_what_its_definition_says(architecture: str, tmp_path: Path) -> None:
+    model = tiny.make(architecture, tmp_path)
+    model.config._attn_implementation = "eager"
+    head = HEADS[architecture](model)
+    described = json.loads((tmp_path / "config.json").read_text())
+    assert mtp_head_stored(model_spec_from_hf(described))
+    weights = load_file(tmp_path / "model.safetensors") | head.stored()
+    save_file(weights, tmp_path / "model.safetensors", {"format": "pt"})
+    assert_drafts(tmp_path, head)
