@@ -30,8 +30,14 @@ def mtp_head_stored(model: ModelSpec) -> bool:
 
 
 def mtp_prefix(model: ModelSpec) -> str:
-    """Prefix of the names of all tensors of the model's first head for multi-token prediction."""
-    return model.draft_prefix or f"{model.prefix}.{len(model.layers)}."
+    """Prefix of the names of the tensors of the model's first head for multi-token prediction, but for embeddings."""
+    return (model.mtp and model.mtp.prefix) or f"{model.prefix}.{len(model.layers)}."
+
+
+def mtp_prefixes(model: ModelSpec) -> tuple[str, ...]:
+    """Prefixes of the names of all its tensors."""
+    embedding = model.mtp.embedding if model.mtp is not None else ""
+    return (mtp_prefix(model), embedding) if embedding else (mtp_prefix(model),)
 
 
 def mtp_layer(model: ModelSpec) -> LayerSpec:
@@ -223,6 +229,7 @@ def mtp_head(model: ModelSpec) -> DraftHeadSpec:
         takes_stream=form.takes_stream,
         final_norm=bool(form.norm),
         vocab_size=model.vocab_size if form.head else 0,
+        embeds=bool(form.embedding),
         skips_first=form.skips_first,
         feeds_normed=form.feeds_normed,
         renamed=form.renamed(mtp_prefix(model), _LAYER),

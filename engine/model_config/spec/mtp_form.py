@@ -22,6 +22,8 @@ class MTPForm:
     latter takes embedding and hidden state together."""
     norm: str = "shared_head.norm."
     """Of the norm behind the layer; "": none (ERNIE)."""
+    embedding: str = ""
+    """Of its own embeddings, whole (dots.3 note); "": it uses the model's."""
     head: str = ""
     """Of its own output head (Step 3.5); "": it uses the model's."""
     narrows: tuple[str, str] | None = None
@@ -30,7 +32,7 @@ class MTPForm:
     hidden_first: bool = False
     """Whether the projection takes the hidden state before the embedding (MiMo)."""
     takes_stream: bool = False
-    """Whether it takes hidden states before the model's last norm, not behind it (Kimi K3)."""
+    """Whether it takes hidden states before the model's last norm, not behind it (Kimi K3, MiMo, Step 3.5)."""
     skips_first: bool = False
     """Whether position 0 has no embedding."""
     feeds_normed: bool = True
@@ -50,7 +52,8 @@ class MTPForm:
             (self.head, "lm_head."),
             self.narrows or ("", ""),
         )
-        found = [(whole + stored, place) for stored, place in parts if stored]
+        found = [(self.embedding, "embed_tokens.")] if self.embedding else []
+        found += [(whole + stored, place) for stored, place in parts if stored]
         found.append((whole + self.layer, layer))
         if self.also is not None:
             found.append((whole + self.also[0], layer + self.also[1]))
@@ -72,6 +75,7 @@ DEEPSEEK_V4: Final = MTPForm(
 )
 KIMI: Final = replace(DEEPSEEK, takes_stream=True)
 GLM5: Final = replace(DEEPSEEK, feeds_normed=True)
+DOTS: Final = replace(GLM5, embedding="model.mtp.embed_tokens.")
 QWEN: Final = MTPForm(
     prefix="mtp.",
     layer="layers.0.",
@@ -84,7 +88,12 @@ QWEN: Final = MTPForm(
 LING: Final = MTPForm(norm="final_layernorm.")
 HUNYUAN: Final = replace(LING, skips_first=True)
 """Also Ling 2.5's."""
-STEP: Final = MTPForm(norm="transformer.shared_head.norm.", head="transformer.shared_head.output.", feeds_normed=False)
+STEP: Final = MTPForm(
+    norm="transformer.shared_head.norm.",
+    head="transformer.shared_head.output.",
+    takes_stream=True,
+    feeds_normed=False,
+)
 ERNIE: Final = MTPForm(
     prefix="model.mtp_",
     layer="block.0.",
@@ -103,6 +112,7 @@ MIMO: Final = MTPForm(
     fc="0.input_proj.",
     norm="0.final_layernorm.",
     hidden_first=True,
+    takes_stream=True,
     skips_first=True,
 )
 MIMO_V2: Final = MTPForm(

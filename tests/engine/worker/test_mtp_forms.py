@@ -48,7 +48,10 @@ class Form:
     """Fields of the model of one layer."""
     said: Mapping[str, Any] = field(default_factory=dict)
     """Fields of the config.json besides."""
+    embeds: str = ""
+    """The stored name of its own embeddings; "": the model's."""
     hidden_first: bool = False
+    takes_stream: bool = False
     skips_first: bool = False
     feeds_normed: bool = True
     build: Callable[[Any], nn.Module] | None = None
@@ -139,6 +142,20 @@ _FORMS: Mapping[str, Form] = {
             e_score_correction_bias="expert_bias", self_attn__o_proj="attention.dense", self_attn="attention"
         ),
     ),
+    "dots3-note": Form(
+        names={"layer": "", **_ENDING, "norm": "shared_head.norm"},
+        one={
+            **{"layer_types": ["sliding_attention"], "mlp_layer_types": ["dense"]},
+            "per_layer_config": {
+                0: {
+                    **{"num_attention_heads": 2, "num_key_value_heads": 2, "q_lora_rank": 16, "kv_lora_rank": 48},
+                    **{"head_dim": 32, "qk_nope_head_dim": 16, "qk_rope_head_dim": 16, "v_head_dim": 20},
+                }
+            },
+        },
+        embeds="model.mtp.embed_tokens.weight",
+        skips_first=True,
+    ),
     "mimo": Form(
         prefix="model.mtp_layers.",
         names={
@@ -150,6 +167,7 @@ _FORMS: Mapping[str, Form] = {
         },
         one={"layer_types": ["full_attention"]},
         hidden_first=True,
+        takes_stream=True,
         skips_first=True,
     ),
     "minimax-m3": Form(
@@ -209,19 +227,23 @@ _FORMS: Mapping[str, Form] = {
         one={"layers_block_type": ["full_attention", "moe"], "num_hidden_layers": 2},
         said={"num_nextn_predict_layers": 1, "mtp_layers_block_type": ["full_attention", "moe"]},
     ),
-    "step3.5": Form(
-        names={
-            "layer": "",
-            **_ENDING,
-            "norm": "transformer.shared_head.norm",
-            "head": "transformer.shared_head.output",
-        },
-        one={
-            **{"layer_types": ["sliding_attention"], "mlp_layer_types": ["dense"]},
-            **{"swiglu_limits_shared": [0.0], "swiglu_limits": [0.0]},
-            "per_layer_config": {0: {"num_attention_heads": 8}},
-        },
-        feeds_normed=False,
+    **dict.fromkeys(
+        ("step3.5", "step5"),
+        Form(
+            names={
+                "layer": "",
+                **_ENDING,
+                "norm": "transformer.shared_head.norm",
+                "head": "transformer.shared_head.output",
+            },
+            one={
+                **{"layer_types": ["sliding_attention"], "mlp_layer_types": ["dense"]},
+                **{"swiglu_limits_shared": [0.0], "swiglu_limits": [0.0]},
+                "per_layer_config": {0: {"num_attention_heads": 8}},
+            },
+            takes_stream=True,
+            feeds_normed=False,
+        ),
     ),
 }
 
@@ -244,6 +266,8 @@ class Head(nn.Module):
             self.norm = nn.Identity()
         if "head" in form.names:
             self.head = nn.Linear(text.hidden_size, text.vocab_size, bias=False)
+        if form.embeds:
+            self.embedding = nn.Embedding(text.vocab_size, text.hidden_size)
         if form.build is not None:
             self.layer = form.build(one)
         else:
@@ -267,6 +291,9 @@ class Head(nn.Module):
         found = {}
         for name, tensor in self.state_dict().items():
             part, _, rest = name.partition(".")
+            if part == "embedding":
+                found[self.form.embeds] = tensor
+                continue
             if part == "layer":
                 rest = self.form.stored(rest.removeprefix("layers.0." if names["layer"] != "layers" else "layers."))
             whole = ".".join(piece for piece in (names[part], rest) if piece)
@@ -276,7 +303,8 @@ class Head(nn.Module):
     def left(self, following: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
         """Of tokens [n] that follow positions 0 to n - 1, and hidden states there [n, hidden]."""
         form, count = self.form, len(following)
-        e: torch.Tensor = self.whole[0].get_input_embeddings()(following)
+        embedding = self.embedding if form.embeds else self.whole[0].get_input_embeddings()
+        e: torch.Tensor = embedding(following)
         if form.skips_first:
             e = e.masked_fill((torch.arange(count) == 0)[:, None], 0)
         both = [self.embedding_norm(e), self.hidden_norm(hidden)]
@@ -286,7 +314,13 @@ class Head(nn.Module):
 
     @torch.no_grad()
     def given(self, text: list[int]) -> torch.Tensor:
-        """The model's normed hidden states of a text."""
+        """The model's hidden states of a text, behind its last norm or before."""
+        if self.form.takes_stream:
+            found: list[torch.Tensor] = []
+            hook = self.body[0].norm.register_forward_pre_hook(lambda _, given: found.append(given[0][0]))
+            self.body[0](torch.tensor(text)[None], use_cache=False)
+            hook.remove()
+            return found[0]
         return torch.as_tensor(self.body[0](torch.tensor(text)[None], use_cache=False).last_hidden_state[0])
 
     @torch.no_grad()
@@ -341,7 +375,7 @@ def test_a_head_drafts_what_a_model_of_its_layer_says(architecture: str, tmp_pat
     model.config._attn_implementation = "eager"
     head = Head(form, model)
     described = json.loads((tmp_path / "config.json").read_text())
-    described |= {"num_nextn_predict_layers": 1, **form.said} if architecture != "step3.5" else {}
+    described |= {"num_nextn_predict_layers": 1, **form.said} if not architecture.startswith("step") else {}
     (tmp_path / "config.json").write_text(json.dumps(described))
     assert mtp_head_stored(model_spec_from_hf(described))
     weights = load_file(tmp_path / "model.safetensors")
