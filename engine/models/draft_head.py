@@ -18,7 +18,10 @@ from ..model_config.hf.draft_head import DraftHeadSpec
 from ..model_config.spec.model import ModelSpec
 from .decoder import Decoder
 
-_PASSED_OVER: Final = ("rotary_emb.inv_freq", "t2d", "shared_head.head.weight")
+_PASSED_OVER: Final = (
+    *("rotary_emb.inv_freq", "t2d", "shared_head.head.weight"),
+    "hyper_connection_mixer.block_inject_weight.weight",  # Qwen4's files may have one, which nothing is added by
+)
 
 
 class DraftHead:
@@ -48,7 +51,11 @@ class DraftHead:
             self._embedding = context.empty(config.vocab_size, hidden)
             self.weights.add("embed_tokens.weight", self._embedding)
         self._embedding_norm = norm("embedding_norm", hidden) if spec.norms else None
-        self._hidden_norm = norm("hidden_norm", hidden) if spec.norms or spec.block else None
+        self._hidden_norm: RMSNorm | None = None
+        self._normed_size = hidden
+        if spec.norms or spec.block:
+            self._normed_size = hidden * own.streams.streams if spec.norms_whole and own.streams else hidden
+            self._hidden_norm = norm("hidden_norm", self._normed_size)
         self._fc: Linear
         self._embedding_fc: Linear | None = None
         if spec.apart:
@@ -165,7 +172,7 @@ class DraftHead:
         """Projections of x [tokens, streams · hidden], each with that of the embedding [tokens, hidden] added."""
         assert self._embedding_norm is not None
         assert self._hidden_norm is not None
-        normed = self._hidden_norm.plain(x.view(-1, embedded.shape[1]))
+        normed = self._hidden_norm.plain(x.view(-1, self._normed_size)).view(-1, embedded.shape[1])
         each = self._fc(normed).float().view(len(x), -1, embedded.shape[1])
         added = embedding_fc(self._embedding_norm.plain(embedded)).float()[:, None]
         return (each + added).flatten(1).to(self.context.stream)

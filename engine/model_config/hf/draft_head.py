@@ -61,6 +61,8 @@ class DraftHeadSpec:
     residual is the hidden state (EAGLE-3)."""
     apart: bool = False
     """Whether embedding and hidden state are projected apart and added, the embedding to each of several streams."""
+    norms_whole: bool = False
+    """Whether the norm of hidden states is over all of the model's streams as one."""
     bias: bool = False
     """Whether that projection has a bias."""
     norms_taps: bool = False
@@ -224,6 +226,7 @@ def mtp_head(model: ModelSpec) -> DraftHeadSpec:
         taps=(len(model.layers),) if streams else (),
         hidden_size=model.hidden_size,
         apart=bool(form.embedding_fc),
+        norms_whole=form.norms_whole,
         norms=True,
         hidden_first=form.hidden_first,
         takes_stream=form.takes_stream,

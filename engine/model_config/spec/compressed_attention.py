@@ -35,9 +35,9 @@ class CompressedAttentionSpec:
     """Attention to the last ``window`` tokens and to one entry for every ``ratio`` tokens (DeepSeek-V4).
 
     A token makes one vector of ``head_dim`` numbers that is key and value of all heads. The last ones are a state of
-    fixed size, or all are cached. Entries are sums of vectors of their own, weighted by a softmax of gates for each dimension; they are
-    cached in blocks, one for every ``ratio`` tokens. With an index they overlap: an entry is made of two halves, one of
-    the tokens before its own.
+    fixed size, or all are cached. Entries are sums of vectors of their own, weighted by a softmax of gates for each
+    dimension; they are cached in blocks, one for every ``ratio`` tokens. With an index they overlap: an entry is made
+    of two halves, one of the tokens before its own.
     """
 
     heads: int

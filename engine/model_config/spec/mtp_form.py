@@ -29,6 +29,8 @@ class MTPForm:
     narrows: tuple[str, str] | None = None
     """Of what narrows its streams, and what that of the model is called: its layer has as many streams as the model,
     and takes those of the model in place of a hidden state. None: it has one."""
+    norms_whole: bool = False
+    """Whether the norm of hidden states is over all streams of the model as one (Qwen4)."""
     hidden_first: bool = False
     """Whether the projection takes the hidden state before the embedding (MiMo)."""
     takes_stream: bool = False
@@ -85,6 +87,15 @@ QWEN: Final = MTPForm(
     norm="norm.",
 )
 """Also EXAONE's and Mellum 2's."""
+QWEN4: Final = replace(
+    QWEN,
+    fc="fc_hidden.",
+    embedding_fc="fc_embedding.",
+    norm="",
+    narrows=("hyper_connection_mixer.", "model.hyper_connection_mixer."),
+    norms_whole=True,
+    feeds_normed=False,
+)
 LING: Final = MTPForm(norm="final_layernorm.")
 HUNYUAN: Final = replace(LING, skips_first=True)
 """Also Ling 2.5's."""

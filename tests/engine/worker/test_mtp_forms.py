@@ -348,7 +348,7 @@ class Definition(Protocol):
         """``given``: of this text, or a longer one that begins so."""
 
 
-def assert_drafts(folder: Path, head: Definition) -> None:
+def assert_drafts(folder: Path, head: Definition, prompt_len: int = 60) -> None:
     """Asserts that the head in the checkpoint proposes what it should, and that texts stay, in one several times as
     long as its window."""
     changes: dict[str, Any] = {"batch_invariant": True, "max_model_len": CONTEXT}
@@ -356,10 +356,10 @@ def assert_drafts(folder: Path, head: Definition) -> None:
     drafting = LocalEngine(model_config(folder, speculative=speculative, max_prefill_chunk=16, **changes))
     plain = LocalEngine(model_config(folder, **changes))
     proposals = _proposals(drafting)
-    params = SamplingParams(max_tokens=30, temperature=0.0, allowed_token_ids=ALLOWED)
-    prompt = _prompt(60, 2)
+    params = SamplingParams(max_tokens=prompt_len // 2, temperature=0.0, allowed_token_ids=ALLOWED)
+    prompt = _prompt(prompt_len, 2)
     text = prompt + drafting.generate(prompt, params)
-    assert text[60:] == plain.generate(prompt, params)
+    assert text[prompt_len:] == plain.generate(prompt, params)
     assert accepted(drafting)[1] > 5
     assert len(proposals) > 5
     given = head.given(text)

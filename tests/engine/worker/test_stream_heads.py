@@ -3,13 +3,14 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers.models.deepseek_v4 import modeling_deepseek_v4 as deepseek
+from transformers.models.qwen4_exp import modeling_qwen4_exp as qwen
 
 from stentor.engine.model_config.hf.config import model_spec_from_hf
 from stentor.engine.model_config.hf.draft_head import mtp_head_stored
@@ -25,8 +26,9 @@ class StreamHead(nn.Module):
     embedding_norm: nn.Module
     hidden_norm: nn.Module
     narrow: nn.Module
-    """[1, tokens, streams, hidden] → [1, tokens, hidden], what the output head takes."""
-    names: Mapping[str, str]
+    said: ClassVar[Mapping[str, Any]] = {}
+    """Fields of the config.json besides."""
+    names: ClassVar[Mapping[str, str]]
     """Stored beginnings of names, of this one's."""
 
     def __init__(self, model: Any) -> None:
@@ -58,6 +60,14 @@ class StreamHead(nn.Module):
         """The layer over [1, tokens, streams, hidden]."""
         raise NotImplementedError
 
+    def narrowed(self, x: torch.Tensor) -> torch.Tensor:
+        """[1, tokens, streams, hidden] → [1, tokens, hidden], what the output head takes."""
+        return torch.as_tensor(self.narrow(x))
+
+    def normed(self, streams: torch.Tensor) -> torch.Tensor:
+        """[tokens, streams, hidden]"""
+        return torch.as_tensor(self.hidden_norm(streams))
+
     def embedded(self, following: torch.Tensor) -> torch.Tensor:
         found: torch.Tensor = self.whole[0].get_input_embeddings()(following)
         return found
@@ -79,9 +89,9 @@ class StreamHead(nn.Module):
         found: list[int] = []
         for _ in range(most):
             embedded = self.embedding_fc(self.embedding_norm(self.embedded(following)))
-            x = self.fc(self.hidden_norm(streams)) + embedded[:, None]
+            x = self.fc(self.normed(streams)) + embedded[:, None]
             left = self.run(x[None])
-            logits = self.whole[0].lm_head(self.narrow(left)[0, -1])
+            logits = self.whole[0].lm_head(self.narrowed(left)[0, -1])
             found.append(ALLOWED[int(logits[list(ALLOWED)].argmax())])
             following = torch.cat((following, torch.tensor(found[-1:])))
             streams = torch.cat((streams, left[0, -1:]))
@@ -91,7 +101,7 @@ class StreamHead(nn.Module):
 class DeepSeekV4(StreamHead):
     """A layer of the model's that sees a window alone. The first token of a text has no embedding."""
 
-    names = {
+    names: ClassVar[Mapping[str, str]] = {
         "mlp.gate.e_score_correction_bias": "ffn.gate.bias",
         "layer.": "mtp.0.",
         "self_attn.sinks": "attn.attn_sink",
@@ -143,7 +153,54 @@ class DeepSeekV4(StreamHead):
         return torch.as_tensor(made)
 
 
-HEADS: Mapping[str, type[StreamHead]] = {"deepseek-v4": DeepSeekV4, "deepseek-v4-plain": DeepSeekV4}
+class Qwen4(StreamHead):
+    """A layer with attention. All streams have one norm together, and none stands before the output head."""
+
+    said: ClassVar[Mapping[str, Any]] = {"mtp_num_hidden_layers": 1}
+    names: ClassVar[Mapping[str, str]] = {
+        "layer.": "mtp.layers.0.",
+        "embedding_norm": "mtp.pre_fc_norm_embedding",
+        "hidden_norm": "mtp.pre_fc_norm_hidden",
+        "embedding_fc": "mtp.fc_embedding",
+        "fc.": "mtp.fc_hidden.",
+        "narrow.": "mtp.hyper_connection_mixer.",
+    }
+
+    def __init__(self, model: Any) -> None:
+        super().__init__(model)
+        alone = {"num_hidden_layers": 1, "layer_types": ["indexed_attention"], "ple_layer_ids": None}
+        one = type(self.config).from_dict({**self.config.to_dict(), **alone})
+        one._attn_implementation = "eager"
+        hidden, eps = one.hidden_size, one.rms_norm_eps
+        self.embedding_norm = qwen.Qwen4ExpTextRMSNorm(hidden, eps=eps)
+        self.hidden_norm = qwen.Qwen4ExpTextRMSNorm(one.hc_count * hidden, eps=eps)
+        self.layer = qwen.Qwen4ExpTextDecoderLayer(one, 0)
+        self.narrow = qwen.Qwen4ExpTextGatedResidual(one, use_combine=False)
+        self.finish()
+
+    def stored(self) -> dict[str, torch.Tensor]:
+        """With a tensor that nothing is computed with."""
+        return {**super().stored(), "mtp.hyper_connection_mixer.block_inject_weight.weight": torch.ones(1)}
+
+    def normed(self, streams: torch.Tensor) -> torch.Tensor:
+        return torch.as_tensor(self.hidden_norm(streams.flatten(1)).view_as(streams))
+
+    def narrowed(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.as_tensor(self.narrow(x.flatten(2)))
+
+    def run(self, x: torch.Tensor) -> torch.Tensor:
+        count = x.shape[1]
+        places = torch.arange(count).expand(3, 1, -1)
+        mask = torch.full((count, count), torch.finfo(x.dtype).min).triu(1)[None, None]
+        turned = self.whole[0].get_decoder().rotary_emb(x[:, :, 0], places)
+        made = self.layer(x.flatten(2), position_embeddings=turned, attention_mask=mask)
+        return torch.as_tensor(made.view_as(x))
+
+
+HEADS: Mapping[str, type[StreamHead]] = {
+    **dict.fromkeys(("deepseek-v4", "deepseek-v4-plain"), DeepSeekV4),
+    **dict.fromkeys(("qwen4", "qwen4-plain"), Qwen4),
+}
 
 
 @pytest.mark.proof(each="architecture")
@@ -153,7 +210,9 @@ def test_a_head_over_streams_drafts_what_its_definition_says(architecture: str, 
     model.config._attn_implementation = "eager"
     head = HEADS[architecture](model)
     described = json.loads((tmp_path / "config.json").read_text())
+    described |= head.said
+    (tmp_path / "config.json").write_text(json.dumps(described))
     assert mtp_head_stored(model_spec_from_hf(described))
     weights = load_file(tmp_path / "model.safetensors") | head.stored()
     save_file(weights, tmp_path / "model.safetensors", {"format": "pt"})
-    assert_drafts(tmp_path, head)
+    assert_drafts(tmp_path, head, prompt_len=30)
