@@ -20,6 +20,7 @@ from .decoder import Decoder
 
 _PASSED_OVER: Final = (
     *("rotary_emb.inv_freq", "t2d", "shared_head.head.weight"),
+    *("layers.0.head.weight", "emb.tok_emb.weight"),  # the model's, in DeepSeek V4's files
     "hyper_connection_mixer.block_inject_weight.weight",  # Qwen4's files may have one, which nothing is added by
 )
 

@@ -31,7 +31,8 @@ def mtp_head_stored(model: ModelSpec) -> bool:
 
 def mtp_prefix(model: ModelSpec) -> str:
     """Prefix of the names of the tensors of the model's first head for multi-token prediction, but for embeddings."""
-    return (model.mtp and model.mtp.prefix) or f"{model.prefix}.{len(model.layers)}."
+    form = model.mtp
+    return form.prefix + form.first if form and form.prefix else f"{model.prefix}.{len(model.layers)}."
 
 
 def mtp_prefixes(model: ModelSpec) -> tuple[str, ...]:

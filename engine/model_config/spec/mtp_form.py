@@ -9,9 +9,11 @@ class MTPForm:
     """The form of a checkpoint's first head. Names are prefixes of tensors' names, with their last dot."""
 
     prefix: str = ""
-    """Of all names; "": that of a layer behind the model's last."""
+    """Of all heads; "": they are layers behind the model's last."""
+    first: str = ""
+    """Of the first head, behind :attr:`prefix`; "": the checkpoint has one, or :attr:`prefix` is that of a layer."""
     layer: str = ""
-    """Of its layer, behind :attr:`prefix`, as are the names below."""
+    """Of its layer, behind both, as are the names below."""
     also: tuple[str, str] | None = None
     """Further parts of the layer, and what they are called within it (Nemotron-H)."""
     embedding_norm: str = "enorm."
@@ -43,7 +45,7 @@ class MTPForm:
     def renamed(self, whole: str, layer: str) -> tuple[tuple[str, str], ...]:
         """(stored prefix, replacement) pairs of names, in the order in which they apply.
 
-        ``whole``: prefix of all of the head's names. ``layer``: the replacement of its layer's prefix.
+        ``whole``: prefix of the head's names. ``layer``: the replacement of its layer's prefix.
         """
         parts = (
             (self.embedding_norm, "embedding_norm."),
@@ -63,17 +65,14 @@ class MTPForm:
 
 
 DEEPSEEK: Final = MTPForm(skips_first=True, feeds_normed=False)
-DEEPSEEK_V4: Final = MTPForm(
+DEEPSEEK_V4: Final = replace(
+    DEEPSEEK,
     prefix="mtp.",
-    layer="0.",
-    embedding_norm="0.enorm.",
-    hidden_norm="0.hnorm.",
-    fc="0.h_proj.",
-    embedding_fc="0.e_proj.",
-    norm="0.norm.",
-    narrows=("0.hc_head_", "hc_head_"),
-    skips_first=True,
-    feeds_normed=False,
+    first="0.",
+    fc="h_proj.",
+    embedding_fc="e_proj.",
+    norm="norm.",
+    narrows=("hc_head_", "hc_head_"),
 )
 KIMI: Final = replace(DEEPSEEK, takes_stream=True)
 GLM5: Final = replace(DEEPSEEK, feeds_normed=True)
@@ -99,6 +98,37 @@ QWEN4: Final = replace(
 LING: Final = MTPForm(norm="final_layernorm.")
 HUNYUAN: Final = replace(LING, skips_first=True)
 """Also Ling 2.5's."""
+HUNYUAN_V4: Final = replace(HUNYUAN, prefix="model.mtp_layers.", first="0.")
+"""Its layer has one stream, though the model has several."""
+MIMO: Final = replace(
+    HUNYUAN_V4,
+    embedding_norm="token_layernorm.",
+    hidden_norm="hidden_layernorm.",
+    fc="input_proj.",
+    hidden_first=True,
+    takes_stream=True,
+)
+MIMO_V2: Final = replace(LING, prefix="model.mtp.", first="layers.0.")
+MINIMAX_M3: Final = replace(MIMO_V2, layer="transformer_layer.", skips_first=True, feeds_normed=False)
+LONGCAT: Final = MTPForm(
+    prefix="model.mtp.",
+    layer="layers.0.",
+    embedding_norm="layers.0.enorm.m.",
+    hidden_norm="layers.0.hnorm.m.",
+    fc="layers.0.eh_proj.",
+    norm="norm.",
+)
+NEMOTRON: Final = MTPForm(
+    prefix="mtp.",
+    first="layers.",
+    layer="0.",
+    also=("1.", "experts."),
+    embedding_norm="0.enorm.",
+    hidden_norm="0.hnorm.",
+    fc="0.eh_proj.",
+    norm="1.final_layernorm.",
+)
+"""Two layers of the model are the two parts of the head's."""
 STEP: Final = MTPForm(
     norm="transformer.shared_head.norm.",
     head="transformer.shared_head.output.",
@@ -115,36 +145,3 @@ ERNIE: Final = MTPForm(
     skips_first=True,
     feeds_normed=False,
 )
-MIMO: Final = MTPForm(
-    prefix="model.mtp_layers.",
-    layer="0.",
-    embedding_norm="0.token_layernorm.",
-    hidden_norm="0.hidden_layernorm.",
-    fc="0.input_proj.",
-    norm="0.final_layernorm.",
-    hidden_first=True,
-    takes_stream=True,
-    skips_first=True,
-)
-MIMO_V2: Final = MTPForm(
-    prefix="model.mtp.",
-    layer="layers.0.",
-    embedding_norm="layers.0.enorm.",
-    hidden_norm="layers.0.hnorm.",
-    fc="layers.0.eh_proj.",
-    norm="layers.0.final_layernorm.",
-)
-MINIMAX_M3: Final = replace(MIMO_V2, layer="layers.0.transformer_layer.", skips_first=True, feeds_normed=False)
-HUNYUAN_V4: Final = MTPForm(
-    prefix="model.mtp_layers.",
-    layer="0.",
-    embedding_norm="0.enorm.",
-    hidden_norm="0.hnorm.",
-    fc="0.eh_proj.",
-    norm="0.final_layernorm.",
-    skips_first=True,
-)
-"""Its layer has one stream, though the model has several."""
-LONGCAT: Final = replace(MIMO_V2, embedding_norm="layers.0.enorm.m.", hidden_norm="layers.0.hnorm.m.", norm="norm.")
-NEMOTRON: Final = replace(MIMO_V2, prefix="mtp.", norm="layers.1.final_layernorm.", also=("layers.1.", "experts."))
-"""Two layers of the model are the two parts of the head's."""

@@ -4,6 +4,7 @@ The forms of DeepSeek's and Qwen's heads are in :mod:`.test_draft_heads`.
 """
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -56,6 +57,8 @@ class Form:
     feeds_normed: bool = True
     build: Callable[[Any], nn.Module] | None = None
     """Of a configuration, in place of transformers' model of one layer."""
+    several: bool = False
+    """Whether there may be further heads, which are not read."""
     whole_experts: bool = False
     """Whether the matrices of all experts are stored as one, as transformers has them."""
     stored: Callable[[str], str] = str
@@ -168,6 +171,7 @@ _FORMS: Mapping[str, Form] = {
         one={"layer_types": ["full_attention"]},
         hidden_first=True,
         takes_stream=True,
+        several=True,
         skips_first=True,
     ),
     "minimax-m3": Form(
@@ -179,6 +183,7 @@ _FORMS: Mapping[str, Form] = {
         one={"layer_types": ["minimax_m3_sparse"], "mlp_layer_types": ["sparse"]},
         whole_experts=True,
         skips_first=True,
+        several=True,
         feeds_normed=False,
     ),
     "hy-v4-shared": Form(
@@ -187,6 +192,7 @@ _FORMS: Mapping[str, Form] = {
         one={"indexer_types": ["full"], "mlp_layer_types": ["sparse"], "layer_types": ["indexed_attention"]},
         build=_hy4,
         skips_first=True,
+        several=True,
         stored=_renamed(
             self_attn__gate_proj="self_attn.linear_gate", self_attn__sinks="self_attn.learnable_sink_param"
         ),
@@ -203,6 +209,7 @@ _FORMS: Mapping[str, Form] = {
         prefix="model.mtp.",
         names={"layer": "layers.0", **{part: f"layers.0.{name}" for part, name in _ENDING.items()}},
         one={"layer_types": ["sliding_attention"], "mlp_layer_types": ["dense"]},
+        several=True,
         stored=_renamed(post_attention_layernorm="pre_mlp_layernorm"),
     ),
     "longcat": Form(
@@ -381,5 +388,7 @@ def test_a_head_drafts_what_a_model_of_its_layer_says(architecture: str, tmp_pat
     weights = load_file(tmp_path / "model.safetensors")
     stored = head.stored() if form.whole_experts else _by_expert(head.stored())
     weights |= {name: tensor.contiguous() for name, tensor in stored.items()}
+    if form.several:
+        weights |= {re.sub(r"\b0\.", "1.", name, count=1): torch.ones(1) for name in stored}
     save_file(weights, tmp_path / "model.safetensors", {"format": "pt"})
     assert_drafts(tmp_path, head)

@@ -48,7 +48,7 @@ class StreamHead(nn.Module):
         self.eval()
 
     def stored(self) -> dict[str, torch.Tensor]:
-        """As checkpoints name it."""
+        """As checkpoints name it, or more of them."""
         found = {}
         for name, tensor in _by_expert(self.state_dict()).items():
             for ours, theirs in self.names.items():
@@ -138,6 +138,11 @@ class DeepSeekV4(StreamHead):
         self.layer = deepseek.DeepseekV4DecoderLayer(one, 0)
         self.narrow = nn.Sequential(deepseek.DeepseekV4HyperHead(one), norm)
         self.finish()
+
+    def stored(self) -> dict[str, torch.Tensor]:
+        """With what files may repeat, and a tensor of a further head."""
+        ignored = ("mtp.0.head.weight", "mtp.0.emb.tok_emb.weight", "mtp.1.norm.weight")
+        return {**super().stored(), **{name: torch.ones(1) for name in ignored}}
 
     def embedded(self, following: torch.Tensor) -> torch.Tensor:
         return super().embedded(following).masked_fill((torch.arange(len(following)) == 0)[:, None], 0)
