@@ -355,23 +355,32 @@ class Definition(Protocol):
         """``given``: of this text, or a longer one that begins so."""
 
 
-def assert_drafts(folder: Path, head: Definition, prompt_len: int = 60) -> None:
-    """Asserts that the head in the checkpoint proposes what it should, and that texts stay, in one several times as
-    long as its window."""
+def engines(folder: Path) -> tuple[LocalEngine, LocalEngine]:
+    """One that drafts with the head of this checkpoint, and one that does not."""
     changes: dict[str, Any] = {"batch_invariant": True, "max_model_len": CONTEXT}
     speculative = SpeculativeConfig("mtp", DRAFTS)
     drafting = LocalEngine(model_config(folder, speculative=speculative, max_prefill_chunk=16, **changes))
-    plain = LocalEngine(model_config(folder, **changes))
+    return drafting, LocalEngine(model_config(folder, **changes))
+
+
+def assert_drafts(folder: Path, head: Definition, prompt_len: int = 60, *, again: bool = False) -> None:
+    """Asserts that the head in the checkpoint proposes what it should, and that texts stay, in one several times as
+    long as its window; ``again``: also behind a prefix that is found in the cache."""
+    drafting, plain = engines(folder)
     proposals = _proposals(drafting)
     params = SamplingParams(max_tokens=prompt_len // 2, temperature=0.0, allowed_token_ids=ALLOWED)
     prompt = _prompt(prompt_len, 2)
-    text = prompt + drafting.generate(prompt, params)
-    assert text[prompt_len:] == plain.generate(prompt, params)
+    for turn in range(1 + again):
+        proposals.clear()
+        text = prompt + drafting.generate(prompt, params)
+        assert text[len(prompt) :] == plain.generate(prompt, params)
+        assert drafting.prompts[turn].cached_tokens >= 16 * turn
+        assert len(proposals) > 5
+        given = head.given(text)
+        for length, drafts in proposals:
+            assert drafts == head.drafts(text[:length], len(drafts), given)
+        prompt = [*text, ALLOWED[0]]
     assert accepted(drafting)[1] > 5
-    assert len(proposals) > 5
-    given = head.given(text)
-    for length, drafts in proposals:
-        assert drafts == head.drafts(text[:length], len(drafts), given)
 
 
 @pytest.mark.proof(each="architecture")

@@ -1,6 +1,7 @@
 """Heads for multi-token prediction with as many residual streams as their model: their plain definitions, and files."""
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
@@ -14,9 +15,16 @@ from transformers.models.qwen4_exp import modeling_qwen4_exp as qwen
 
 from stentor.engine.model_config.hf.config import model_spec_from_hf
 from stentor.engine.model_config.hf.draft_head import mtp_head_stored
+from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.tests.engine.worker.test_draft_heads import ALLOWED, _by_expert
-from stentor.tests.engine.worker.test_mtp_forms import assert_drafts
+from stentor.tests.engine.worker.test_draft_models import accepted
+from stentor.tests.engine.worker.test_mtp_forms import assert_drafts, engines
+from stentor.tests.engine.worker.test_speculation import Ask, _prompt, _run, _same
 from stentor.tests.parity import tiny
+from stentor.tests.parity.test_deepseek4_files import fp4, fp8
+
+_CODED = re.compile(r"\.(attn\.w[a-z_]+|[eh]_proj|w[123])\.weight$")
+"""Names of the matrices that DeepSeek's files have in few bits."""
 
 
 class StreamHead(nn.Module):
@@ -208,16 +216,52 @@ HEADS: Mapping[str, type[StreamHead]] = {
 }
 
 
+def made(architecture: str, folder: Path) -> StreamHead:
+    """The definition of a head, which is in the model's files too."""
+    model = tiny.make(architecture, folder)
+    model.config._attn_implementation = "eager"
+    head = HEADS[architecture](model)
+    described = json.loads((folder / "config.json").read_text()) | head.said
+    (folder / "config.json").write_text(json.dumps(described))
+    assert mtp_head_stored(model_spec_from_hf(described))
+    weights = load_file(folder / "model.safetensors") | head.stored()
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    return head
+
+
 @pytest.mark.proof(each="architecture")
 @pytest.mark.parametrize("architecture", HEADS)
 def test_a_head_over_streams_drafts_what_its_definition_says(architecture: str, tmp_path: Path) -> None:
-    model = tiny.make(architecture, tmp_path)
-    model.config._attn_implementation = "eager"
-    head = HEADS[architecture](model)
+    """Also behind a prefix that is found in the cache."""
+    assert_drafts(tmp_path, made(architecture, tmp_path), prompt_len=30, again=True)
+
+
+@pytest.mark.proof
+def test_texts_are_the_same_with_a_head_over_streams_that_preemptions_interrupt(tmp_path: Path) -> None:
+    made("deepseek-v4-plain", tmp_path)
+    drafting, plain = engines(tmp_path)
+    params = SamplingParams(max_tokens=24, temperature=0.8, allowed_token_ids=ALLOWED)
+    asks: list[Ask] = [(_prompt(12 + each, each), params, [each], None) for each in range(3)]
+    _same(_run(drafting, asks, blocks=6), _run(plain, asks))
+    assert drafting.scheduler.stats().preemptions > 0
+    assert accepted(drafting)[0] > 3
+
+
+@pytest.mark.proof
+def test_a_head_in_float8_and_float4_drafts_what_its_definition_says(tmp_path: Path) -> None:
+    """As DeepSeek stores it: experts in FP4, other products in FP8."""
+    head = made("deepseek-v4-plain", tmp_path)
+    stored = load_file(tmp_path / "model.safetensors")
+    for name, tensor in head.stored().items():
+        if tensor.dim() < 2 or not _CODED.search(name):
+            stored[name] = tensor
+            continue
+        parts, values = (fp4 if ".experts." in name else fp8)(tensor)
+        tensor.copy_(values)  # the definition's too
+        stored |= {name.removesuffix("weight") + ending: part for ending, part in parts.items()}
+    save_file(stored, tmp_path / "model.safetensors", {"format": "pt"})
     described = json.loads((tmp_path / "config.json").read_text())
-    described |= head.said
+    block = {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}
+    described |= {"expert_dtype": "fp4", "quantization_config": {**block, "scale_fmt": "ue8m0"}}
     (tmp_path / "config.json").write_text(json.dumps(described))
-    assert mtp_head_stored(model_spec_from_hf(described))
-    weights = load_file(tmp_path / "model.safetensors") | head.stored()
-    save_file(weights, tmp_path / "model.safetensors", {"format": "pt"})
     assert_drafts(tmp_path, head, prompt_len=30)
