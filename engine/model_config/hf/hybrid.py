@@ -262,7 +262,7 @@ def qwen4(fields: Fields, name: str) -> ModelSpec:
             raise ConfigError(f"indexer_budget is {budget}, expected a multiple of indexer_compress_ratio, {block}")
         longest = min(longest, budget + block - 1)
     spec = replace(spec, layers=tuple(layers), streams=streams, final_norm="", max_position=longest)
-    heads = fields.integer("mtp_num_hidden_layers", fields.integer("num_nextn_predict_layers", 0, least=0), least=0)
+    heads = fields.integer("mtp_num_hidden_layers", fields.integer("num_nextn_predict_layers", 1, least=0), least=0)
     if not any(layer.keeps for layer in layers):  # the head attends as the last layer that does
         return replace(spec, draft_prefix=QWEN4.prefix)
     return with_mtp(spec, QWEN4, heads)

@@ -1,7 +1,6 @@
 """Heads for multi-token prediction with as many residual streams as their model: their plain definitions, and files."""
 
 import json
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
@@ -21,10 +20,7 @@ from stentor.tests.engine.worker.test_draft_models import accepted
 from stentor.tests.engine.worker.test_mtp_forms import assert_drafts, engines
 from stentor.tests.engine.worker.test_speculation import Ask, _prompt, _run, _same
 from stentor.tests.parity import tiny
-from stentor.tests.parity.test_deepseek4_files import fp4, fp8
-
-_CODED = re.compile(r"\.(attn\.w[a-z_]+|[eh]_proj|w[123])\.weight$")
-"""Names of the matrices that DeepSeek's files have in few bits."""
+from stentor.tests.parity.test_deepseek4_files import QUANTISED, published_of
 
 
 class StreamHead(nn.Module):
@@ -251,17 +247,12 @@ def test_texts_are_the_same_with_a_head_over_streams_that_preemptions_interrupt(
 def test_a_head_in_float8_and_float4_drafts_what_its_definition_says(tmp_path: Path) -> None:
     """As DeepSeek stores it: experts in FP4, other products in FP8."""
     head = made("deepseek-v4-plain", tmp_path)
-    stored = load_file(tmp_path / "model.safetensors")
+    published, values = published_of(load_file(tmp_path / "model.safetensors"))
+    save_file(values, tmp_path / "model.safetensors", {"format": "pt"})
     for name, tensor in head.stored().items():
-        if tensor.dim() < 2 or not _CODED.search(name):
-            stored[name] = tensor
-            continue
-        parts, values = (fp4 if ".experts." in name else fp8)(tensor)
-        tensor.copy_(values)  # the definition's too
-        stored |= {name.removesuffix("weight") + ending: part for ending, part in parts.items()}
-    save_file(stored, tmp_path / "model.safetensors", {"format": "pt"})
+        tensor.copy_(values[name])
+    head.whole[0] = type(head.whole[0]).from_pretrained(tmp_path, attn_implementation="eager")
+    save_file(published, tmp_path / "model.safetensors", {"format": "pt"})
     described = json.loads((tmp_path / "config.json").read_text())
-    block = {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}
-    described |= {"expert_dtype": "fp4", "quantization_config": {**block, "scale_fmt": "ue8m0"}}
-    (tmp_path / "config.json").write_text(json.dumps(described))
+    (tmp_path / "config.json").write_text(json.dumps({**described, **QUANTISED}))
     assert_drafts(tmp_path, head, prompt_len=30)
