@@ -95,14 +95,15 @@ class CompressedAttention:
             tokens = PassTokens.of(attention.query_start, batch.positions)
             window = CachedTokens(held.latents, attention)
         else:
-            states, rows = batch.states.of_layer[self._layer], batch.states.rows
+            rows = batch.states.rows
             tokens = PassTokens.of(rows.cu_seqlens, batch.positions)
-            window = TokenHistory(vector, states[0], rows)
+            window = TokenHistory(vector, batch.states.of_layer[self._layer][0], rows)
         if self._compressing is not None:
             cache = batch.caches[self._cache]
             attention = batch.attention[cache.group]
             blocks = EntryBlocks(attention.block_tables, cache.block, spec.ratio)
-            inputs = TokenHistory(self._compressing(x, adapters), states[1], rows)
+            states = batch.states
+            inputs = TokenHistory(self._compressing(x, adapters), states.of_layer[self._layer][1], states.rows)
             self._compress(inputs, tokens, cache, blocks)
             most = attention.max_seq_len // spec.ratio
             chosen = torch.arange(most, device=x.device).expand(len(x), -1)
