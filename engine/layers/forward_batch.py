@@ -206,9 +206,9 @@ class Taps:
     """Copies the stream before some layers, for a draft head."""
 
     layers: tuple[int, ...]
-    """Copy before these layers; ascending."""
+    """Copy before these layers; ascending. Behind the last one: several streams, before they are narrowed."""
     found: list[torch.Tensor] = field(default_factory=list)
-    """The copies [tokens, hidden] after the pass."""
+    """The copies [tokens, hidden] after the pass; of several streams [tokens, streams · hidden]."""
 
     def take(self, x: torch.Tensor) -> torch.Tensor:
         """Copy x, and return it."""

@@ -26,13 +26,9 @@ from ..layers.picture_layer import PictureLayer
 from ..layers.rotary import RotaryTables
 from ..layers.shared_block import SharedWeights
 from ..layers.stored_parts import as_divided
-from ..layers.streams.altup import AltUp, Streams
-from ..layers.streams.block_residuals import BlockResidualLayer, BlockResiduals
-from ..layers.streams.hyper import HyperConnected, HyperStreams
-from ..layers.streams.stream_mix import MixedLayer, MixedStreams
+from ..layers.streams.streamed import AnyStreams, StreamedLayer, streamed_layers
 from ..model_config.spec.attention import AttentionSpec
 from ..model_config.spec.model import HEADS, ModelSpec
-from ..model_config.spec.streams import AltUpSpec, BlockResidualSpec, HyperSpec, StreamMixSpec
 from .head import Head
 from .input_embedding import changed, decoder_input
 from .programs import Body, Programs
@@ -74,9 +70,12 @@ class Decoder:
         inputs: PerLayerInputs | None = None
         if config.per_layer is not None:
             inputs = PerLayerInputs(self.weights, config.per_layer, config, self.embedded, context)
-        self._layers: Sequence[Layer | PictureLayer | AltUp | HyperConnected | MixedLayer | BlockResidualLayer]
-        self._streams: Streams | HyperStreams | MixedStreams | BlockResiduals | None = None
-        self._make_layers(of_layers, inputs)
+        self._layers: Sequence[Layer | PictureLayer | StreamedLayer]
+        self._streams: AnyStreams | None = None
+        if config.streams is None:
+            self._layers = self._over_one_stream(of_layers, inputs)
+        else:
+            self._streams, self._layers = streamed_layers(self.weights, config, self._rotary, context, inputs)
         self.head = Head(self.weights, config, context, self._embedding.words)
         self._blended = {number for blend in config.blends for number in (blend.source, blend.layer)}
         self._start: torch.Tensor | None = None
@@ -85,39 +84,23 @@ class Decoder:
             self.weights.add(config.start, self._start)
         self._programs: Programs | None = None
 
-    def _make_layers(self, of_layers: LayerContext, inputs: PerLayerInputs | None) -> None:
-        """``of_layers``: the context of layers over a single stream."""
-        config, context, rotary = self.config, self.context, self._rotary
-        numbers = range(len(config.layers))
-        match config.streams:
-            case None:
-                blocks: dict[int, SharedWeights] = {}
-                stored: dict[int, Layer | PictureLayer] = {}
-                layers: list[Layer | PictureLayer] = []
-                for at in numbers:
-                    if (earlier := stored.get(config.stored(at))) is not None:
-                        layers.append(self._again(earlier, at, of_layers))
-                        continue
-                    layers.append(
-                        Layer(self.weights, at, config, rotary, of_layers, inputs, blocks=blocks)
-                        if config.layers[at].picture_gates is None
-                        else PictureLayer(self.weights, at, config, context)
-                    )
-                    stored[config.stored(at)] = layers[-1]
-                self._layers = layers
-            case AltUpSpec() as altup:
-                assert inputs is not None, "streams are corrected by an embedding of each layer"
-                self._streams = Streams(self.weights, altup, config, context)
-                self._layers = [AltUp(self.weights, at, config, rotary, context, inputs) for at in numbers]
-            case HyperSpec() as hyper:
-                self._streams = HyperStreams(self.weights, hyper, config, context)
-                self._layers = [HyperConnected(self.weights, at, hyper, config, rotary, context) for at in numbers]
-            case StreamMixSpec() as mixed:
-                self._streams = MixedStreams(self.weights, mixed, config, context)
-                self._layers = [MixedLayer(self.weights, at, config, rotary, context) for at in numbers]
-            case BlockResidualSpec() as kept:
-                self._streams = BlockResiduals(self.weights, kept, config, context)
-                self._layers = [BlockResidualLayer(self.weights, at, kept, config, rotary, context) for at in numbers]
+    def _over_one_stream(self, context: LayerContext, inputs: PerLayerInputs | None) -> list[Layer | PictureLayer]:
+        """``context``: that of layers over a single stream."""
+        config, rotary = self.config, self._rotary
+        blocks: dict[int, SharedWeights] = {}
+        stored: dict[int, Layer | PictureLayer] = {}
+        layers: list[Layer | PictureLayer] = []
+        for at in range(len(config.layers)):
+            if (earlier := stored.get(config.stored(at))) is not None:
+                layers.append(self._again(earlier, at, context))
+                continue
+            layers.append(
+                Layer(self.weights, at, config, rotary, context, inputs, blocks=blocks)
+                if config.layers[at].picture_gates is None
+                else PictureLayer(self.weights, at, config, self.context)
+            )
+            stored[config.stored(at)] = layers[-1]
+        return layers
 
     def _again(self, layer: Layer | PictureLayer, at: int, context: LayerContext) -> Layer:
         """The layer that runs again, numbered ``at``."""
@@ -213,6 +196,8 @@ class Decoder:
             if batch.after_layer is not None:
                 batch.after_layer()
         if self._streams is not None:
+            if len(self._layers) in tapped:
+                residual = changed(residual, "streams for drafts", _take, batch)
             return self._streams.narrowed(residual)
         return _summed(delta, residual)
 

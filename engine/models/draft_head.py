@@ -1,6 +1,6 @@
 """Draft heads of a decoder; see :mod:`..model_config.hf.draft_head`."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import torch
@@ -9,15 +9,20 @@ from ..layers.forward_batch import ForwardBatch
 from ..layers.layer import Layer
 from ..layers.linear.layer_context import LayerContext
 from ..layers.linear.linear import Linear
-from ..layers.linear.quantized import multiplied
+from ..layers.linear.quantized import Delta, multiplied
 from ..layers.linear.weights import WeightMap
 from ..layers.norm import RMSNorm
 from ..layers.rotary import RotaryTables
+from ..layers.streams.streamed import AnyStreams, StreamedLayer, streamed_layers
 from ..model_config.hf.draft_head import DraftHeadSpec
 from ..model_config.spec.model import ModelSpec
 from .decoder import Decoder
 
-_PASSED_OVER: Final = ("rotary_emb.inv_freq", "t2d", "shared_head.head.weight")
+_PASSED_OVER: Final = (
+    *("rotary_emb.inv_freq", "t2d", "shared_head.head.weight"),
+    *("layers.0.head.weight", "emb.tok_emb.weight"),  # the model's, in DeepSeek V4's files
+    "hyper_connection_mixer.block_inject_weight.weight",  # Qwen4's files may have one, which nothing is added by
+)
 
 
 class DraftHead:
@@ -47,9 +52,16 @@ class DraftHead:
             self._embedding = context.empty(config.vocab_size, hidden)
             self.weights.add("embed_tokens.weight", self._embedding)
         self._embedding_norm = norm("embedding_norm", hidden) if spec.norms else None
-        self._hidden_norm = norm("hidden_norm", hidden) if spec.norms or spec.block else None
+        self._hidden_norm: RMSNorm | None = None
+        self._normed_size = hidden
+        if spec.norms or spec.block:
+            self._normed_size = hidden * own.streams.streams if spec.norms_whole and own.streams else hidden
+            self._hidden_norm = norm("hidden_norm", self._normed_size)
         self._fc: Linear
-        if spec.joins:
+        self._embedding_fc: Linear | None = None
+        if spec.apart:
+            self._fc, self._embedding_fc = product("fc", hidden, hidden), product("embedding_fc", hidden, hidden)
+        elif spec.joins:
             embedded = hidden if spec.embeds else spec.hidden_size
             self._fc = product("fc", hidden, embedded + spec.hidden_size, bias=spec.bias)
         else:
@@ -62,7 +74,12 @@ class DraftHead:
             self._mask_hidden = context.empty(copies * size)
             self.weights.add("mask_hidden", self._mask_hidden)
         rotary = RotaryTables(own.max_position, max_model_len + spec.block, context)
-        self._layers = [Layer(self.weights, number, own, rotary, context) for number in range(len(own.layers))]
+        self._layers: Sequence[Layer | StreamedLayer]
+        self._streams: AnyStreams | None = None
+        if own.streams is None:
+            self._layers = [Layer(self.weights, number, own, rotary, context) for number in range(len(own.layers))]
+        else:
+            self._streams, self._layers = streamed_layers(self.weights, own, rotary, context)
         self._norm = norm("norm", hidden) if spec.final_norm else None
         self._head: Linear | None = None
         self._offsets: torch.Tensor | None = None
@@ -125,6 +142,7 @@ class DraftHead:
         assert self._hidden_norm is not None
         x = self._hidden_norm.plain(self.combined(features))
         for layer in self._layers:
+            assert isinstance(layer, Layer), "blocks are drafted over one stream"
             layer.keep(x, batch)
 
     def block(self, batch: ForwardBatch) -> torch.Tensor:
@@ -132,13 +150,15 @@ class DraftHead:
         return self._through(None, self._embedded(batch), batch)
 
     def forward(self, batch: ForwardBatch, hidden: torch.Tensor) -> torch.Tensor:
-        """Run the layer; returns its output [tokens, hidden], and writes keys and values to the batch's cache.
+        """Run the layer; returns its output, and writes keys and values to the batch's cache.
 
-        ``batch`` has the tokens that follow those with the ``hidden`` states [tokens, hidden], at the positions of the
-        latter.
+        ``batch`` has the tokens that follow those with the ``hidden`` states, at the positions of the latter. These and
+        the output are [tokens, hidden], or [tokens, streams · hidden].
         """
         spec, embedded = self.spec, self._embedded(batch)
         x = hidden.to(embedded.dtype)
+        if self._embedding_fc is not None:
+            return self._through(None, self._added(self._embedding_fc, embedded, x), batch)
         if self._embedding_norm is not None and self._hidden_norm is not None:
             embedded, normed = self._embedding_norm.plain(embedded), self._hidden_norm.plain(x)
         else:
@@ -149,10 +169,23 @@ class DraftHead:
         past = normed if spec.norm_before_residual else x
         return self._through(both, past.clone(), batch)
 
+    def _added(self, embedding_fc: Linear, embedded: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        """Projections of x [tokens, streams · hidden], each with that of the embedding [tokens, hidden] added."""
+        assert self._embedding_norm is not None
+        assert self._hidden_norm is not None
+        normed = self._hidden_norm.plain(x.view(-1, self._normed_size)).view(-1, embedded.shape[1])
+        each = self._fc(normed).float().view(len(x), -1, embedded.shape[1])
+        added = embedding_fc(self._embedding_norm.plain(embedded)).float()[:, None]
+        return (each + added).flatten(1).to(self.context.stream)
+
     def _through(self, given: torch.Tensor | None, stream: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
         """The stream behind all layers, which change it; ``given``: what the first attends with in its place."""
         first, *others = self._layers
-        delta, residual = first(None, stream, batch, given)
+        delta: Delta | None
+        if isinstance(first, Layer):
+            delta, residual = first(None, stream, batch, given)
+        else:
+            delta, residual = first(None, stream, batch)
         for layer in others:
             delta, residual = layer(delta, residual, batch)
         assert isinstance(residual, torch.Tensor)
@@ -163,13 +196,16 @@ class DraftHead:
         return residual + added
 
     def fed_back(self, stream: torch.Tensor) -> torch.Tensor:
-        """Output of :meth:`forward` [rows, hidden] → its ``hidden`` input for the tokens behind."""
+        """Output of :meth:`forward` → its ``hidden`` input for the tokens behind."""
         x = self._norm.plain(stream) if self.spec.feeds_normed and self._norm is not None else stream
         return x if self._back is None else self._back(x)
 
     def logits(self, stream: torch.Tensor) -> torch.Tensor:
-        """Output of :meth:`forward` [rows, hidden] → float32 [rows, vocabulary]; -inf for tokens that it cannot
-        draft."""
+        """Output of :meth:`forward` → float32 [rows, vocabulary]; -inf for tokens that it cannot draft."""
+        if self._streams is not None:
+            narrowed = self._streams.narrowed(stream)
+            assert isinstance(narrowed, torch.Tensor)
+            stream = narrowed
         x = stream if self._norm is None else self._norm.plain(stream)
         if self._head is None:
             assert isinstance(self._model, Decoder)

@@ -20,7 +20,7 @@ from ..rotary import RotaryTables
 from .compressor import Compressor, rotated
 from .entries import EntryBlocks, PassTokens, completed
 from .entry_index import EntryIndex
-from .token_history import TokenHistory, keep_inputs_
+from .token_history import CachedTokens, TokenHistory, keep_inputs_
 
 _BYTES_AT_ONCE: Final = 64 << 20
 """Most bytes of keys that are brought together at once on a device."""
@@ -69,7 +69,7 @@ class CompressedAttention:
         self._index = EntryIndex(weights, prefix, spec, hidden, table, context) if spec.index else None
 
     def __call__(self, x: Input, batch: ForwardBatch) -> Stream:
-        """x [tokens, hidden] → the same; writes vectors to states, and entries to the cache."""
+        """x [tokens, hidden] → the same; writes vectors to states or the cache, and entries to the cache."""
         if isinstance(x, Traced):
             found: Stream = x.call("compressed attention", self._attend, self._spec.out_size)
         else:
@@ -79,22 +79,31 @@ class CompressedAttention:
 
     def _attend(self, x: torch.Tensor, batch: Any) -> torch.Tensor:
         """The layer's input [tokens, hidden], possibly float32 → the groups' outputs [tokens, groups · rank]"""
-        spec, rows, adapters = self._spec, batch.states.rows, batch.adapter_rows
+        spec, adapters = self._spec, batch.adapter_rows
         x = x.to(self._dtype)
-        tokens = PassTokens.of(rows, batch.positions)
         low, vector = self._into(x, adapters).split_with_sizes((spec.q_lora_rank, spec.head_dim), dim=1)
         low = self._low_norm.plain(low.contiguous())
         queries = self._queries(low, adapters).view(-1, spec.head_dim)
         q = self._rotated(self._head_norm.plain(queries).view(len(x), spec.heads, spec.head_dim), batch.positions)
         vector = self._rotated(self._norm.plain(vector.contiguous())[:, None], batch.positions)[:, 0]
-        states = batch.states.of_layer[self._layer]
-        window = TokenHistory(vector, states[0], rows)
         blocks, cache, chosen = None, None, None
+        window: TokenHistory | CachedTokens
+        if spec.caches_tokens:
+            held = batch.caches[self._cache]
+            attention = batch.attention[held.group]
+            kernels.write_latents_(vector.to(held.latents.dtype), held.latents, attention.slots)
+            tokens = PassTokens.of(attention.query_start, batch.positions)
+            window = CachedTokens(held.latents, attention)
+        else:
+            rows = batch.states.rows
+            tokens = PassTokens.of(rows.cu_seqlens, batch.positions)
+            window = TokenHistory(vector, batch.states.of_layer[self._layer][0], rows)
         if self._compressing is not None:
             cache = batch.caches[self._cache]
             attention = batch.attention[cache.group]
             blocks = EntryBlocks(attention.block_tables, cache.block, spec.ratio)
-            inputs = TokenHistory(self._compressing(x, adapters), states[1], rows)
+            states = batch.states
+            inputs = TokenHistory(self._compressing(x, adapters), states.of_layer[self._layer][1], states.rows)
             self._compress(inputs, tokens, cache, blocks)
             most = attention.max_seq_len // spec.ratio
             chosen = torch.arange(most, device=x.device).expand(len(x), -1)
@@ -103,7 +112,8 @@ class CompressedAttention:
             keep_inputs_(inputs.x, batch, self._layer, 1)
         attend = self._attended if self._by_token else self._attended_together
         found = attend(q, window, tokens, cache, blocks, chosen)
-        keep_inputs_(vector, batch, self._layer)
+        if not spec.caches_tokens:
+            keep_inputs_(vector, batch, self._layer)
         found = self._rotated(found, batch.positions, back=True)
         groups = found.view(len(x), spec.out_groups, -1)
         weight = self._grouped.view(spec.out_groups, spec.out_rank, -1)
@@ -127,7 +137,7 @@ class CompressedAttention:
     def _attended(
         self,
         q: torch.Tensor,
-        window: TokenHistory,
+        window: TokenHistory | CachedTokens,
         tokens: PassTokens,
         cache: LayerCache | None,
         blocks: EntryBlocks | None,
@@ -158,7 +168,7 @@ class CompressedAttention:
     def _attended_together(
         self,
         q: torch.Tensor,
-        window: TokenHistory,
+        window: TokenHistory | CachedTokens,
         tokens: PassTokens,
         cache: LayerCache | None,
         blocks: EntryBlocks | None,

@@ -64,7 +64,7 @@ class Convolved:
         kept = made[:, : spec.q_size + spec.kv_size], made[:, -spec.kv_size // 2 :]
         inputs = torch.cat(kept, dim=1)
         history = TokenHistory(inputs, batch.states.of_layer[self._layer][0], rows)
-        tokens = PassTokens.of(rows, batch.positions)
+        tokens = PassTokens.of(rows.cu_seqlens, batch.positions)
         seen = history.until(tokens.rows, tokens.offsets, first + second - 1).float()  # [tokens, taps, channels]
         delayed = seen[:, -2, spec.q_size + spec.kv_size :]
         seen = seen[:, :, : spec.q_size + spec.kv_size]

@@ -5,8 +5,6 @@ from typing import NamedTuple
 
 import torch
 
-from stentor import kernels
-
 from ..elementwise import elementwise
 from .token_history import TokenHistory
 
@@ -50,10 +48,11 @@ class PassTokens(NamedTuple):
     """int64 [tokens]"""
 
     @classmethod
-    def of(cls, rows: kernels.StateRows, positions: torch.Tensor) -> "PassTokens":
-        """Those of a pass. ``positions``: int64 [tokens]."""
-        starts, number = rows.cu_seqlens.long(), torch.arange(len(positions), device=positions.device)
-        at = torch.searchsorted(starts[1:].contiguous(), number, right=True).clamp(max=len(rows) - 1)
+    def of(cls, starts: torch.Tensor, positions: torch.Tensor) -> "PassTokens":
+        """Those of a pass. ``starts``: int32 [rows + 1], see :class:`kernels.StateRows`; ``positions``: int64
+        [tokens]."""
+        starts, number = starts.long(), torch.arange(len(positions), device=positions.device)
+        at = torch.searchsorted(starts[1:].contiguous(), number, right=True).clamp(max=len(starts) - 2)
         return cls(at, number - starts[at], positions)
 
 

@@ -35,7 +35,7 @@ class PooledKeys:
         rows, pool = batch.states.rows, self._spec.pool
         inputs = torch.cat([key, kernels.linear(x, self._gate, invariant=self._invariant)], dim=1)
         history = TokenHistory(inputs, batch.states.of_layer[self._layer][0], rows)
-        if (made := completed(history, PassTokens.of(rows, batch.positions), pool, pool)) is not None:
+        if (made := completed(history, PassTokens.of(rows.cu_seqlens, batch.positions), pool, pool)) is not None:
             keys, gates = made.inputs.float().chunk(2, dim=2)
             blocks = EntryBlocks(batch.attention[cache.group].block_tables, cache.block, pool)
             made.write_(gated_sums(keys, gates + self._bias).to(cache.index.dtype), cache.index, blocks)

@@ -91,7 +91,7 @@ class RegionIndex:
         assert batch.states is not None, "the rows of the batch have no recurrent states"
         rows, size = batch.states.rows, self._spec.size
         history = TokenHistory(inputs, batch.states.of_layer[self._layer][0], rows)
-        if (complete := completed(history, PassTokens.of(rows, batch.positions), size, size)) is not None:
+        if (complete := completed(history, PassTokens.of(rows.cu_seqlens, batch.positions), size, size)) is not None:
             keys, gates = complete.inputs.float().chunk(2, dim=2)
             blocks = EntryBlocks(batch.attention[cache.group].block_tables, cache.block, size)
             complete.write_(gated_sums(keys, gates).to(cache.index.dtype), cache.index, blocks)

@@ -1,4 +1,4 @@
-"""The inputs of the last tokens of each row, oldest first, as a recurrent state."""
+"""The last tokens of each row, oldest first: of a recurrent state, or of a cache."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -53,6 +53,24 @@ class TokenHistory:
         same = torch.where(writes.amax() >= 0, last.index_select(0, row[None]), self.state.index_select(0, slot))
         kept = writes >= 0
         self.state.index_copy_(0, torch.where(kept, writes, slot), torch.where(kept[:, None, None], last, same))
+
+
+@dataclass(frozen=True)
+class CachedTokens:
+    """One layer's vectors of all tokens of a row, in a paged cache that those of the pass are written to already."""
+
+    cache: torch.Tensor
+    """[blocks, tokens, channels]"""
+    batch: kernels.AttentionBatch
+
+    def until(self, rows: torch.Tensor, offsets: torch.Tensor, count: int) -> torch.Tensor:
+        """As :meth:`TokenHistory.until`, but the first vector in place of those before it."""
+        first = self.batch.seq_lens - self.batch.query_start.diff()
+        at = (first[rows] + offsets - count + 1)[:, None] + torch.arange(count, device=self.cache.device)  # [n, count]
+        at = at.clamp(min=0)
+        size = self.cache.shape[1]
+        blocks = self.batch.block_tables[rows[:, None], at // size].long()
+        return self.cache[blocks, at % size]
 
 
 def keep_inputs_(inputs: torch.Tensor, batch: Any, layer: int, state: int = 0) -> None:

@@ -8,7 +8,8 @@ from ..config_fields import MOST_LAYERS, ConfigError, Fields
 from ..spec.compressed_attention import CompressedAttentionSpec, EntryIndexSpec
 from ..spec.layer import LayerSpec, Norms
 from ..spec.mlp import ExpertNames, MLPSpec, MoESpec, RouterSpec
-from ..spec.model import ModelSpec
+from ..spec.model import ModelSpec, with_mtp
+from ..spec.mtp_form import DEEPSEEK_V4
 from ..spec.positions import RopeConfig
 from ..spec.streams import HyperSpec
 from .common import check_silu, common
@@ -45,10 +46,10 @@ def deepseek_v4(fields: Fields, name: str) -> ModelSpec:
     for field in ("attention_bias", "mlp_bias"):
         if fields.flag(field):
             raise ConfigError(f"{field} is set, expected false")
-    mixers = _mixers(fields, spec)
-    networks = _networks(fields, spec, inner)
+    mixer, mixers = _mixers(fields, spec)
+    scored, networks = _networks(fields, spec, inner)
     layers = tuple(LayerSpec(mixer, mlp, _NORMS) for mixer, mlp in zip(mixers, networks, strict=True))
-    return replace(
+    spec = replace(
         spec,
         layers=layers,
         streams=HyperSpec(
@@ -57,9 +58,14 @@ def deepseek_v4(fields: Fields, name: str) -> ModelSpec:
         prefix="layers",
         embedding="embed",
         final_norm="norm",
-        draft_prefix="mtp.",
+        draft_prefix=DEEPSEEK_V4.prefix,
         unused=tuple(_of_pictures(fields, len(layers))),
     )
+    if fields.has("dspark_target_layer_ids"):  # stages that draft blocks are stored under the same prefix
+        return spec
+    unused = ("ffn.gate.bias_vl",) if fields.has("vision_n_layers") else ()
+    head = LayerSpec(replace(mixer, caches_tokens=True), scored, _NORMS, unused=unused)
+    return with_mtp(spec, DEEPSEEK_V4, fields.integer("num_nextn_predict_layers", 1, least=0), head)
 
 
 def _of_pictures(fields: Fields, layers: int) -> Iterator[str]:
@@ -77,7 +83,8 @@ def _of_pictures(fields: Fields, layers: int) -> Iterator[str]:
     yield from (f"layers.{number}.ffn.gate.bias_vl" for number in range(layers))
 
 
-def _mixers(fields: Fields, spec: ModelSpec) -> list[CompressedAttentionSpec]:
+def _mixers(fields: Fields, spec: ModelSpec) -> tuple[CompressedAttentionSpec, list[CompressedAttentionSpec]]:
+    """Attention without entries, and that of each layer."""
     head_dim = fields.integer("head_dim")
     rotating = fields.integer("qk_rope_head_dim", int(head_dim * fields.number("partial_rotary_factor", 0.125)))
     main, compressed = _rotations(fields, rotating)
@@ -103,7 +110,8 @@ def _mixers(fields: Fields, spec: ModelSpec) -> list[CompressedAttentionSpec]:
         _SPARSE: replace(mixer, ratio=sparse, index=index, rope=compressed),
         _HEAVY: replace(mixer, ratio=heavy, rope=compressed),
     }
-    return [kinds[kind] for kind in _kinds(fields, len(spec.layers), {0: _SLIDING, sparse: _SPARSE, heavy: _HEAVY})]
+    listed = _kinds(fields, len(spec.layers), {0: _SLIDING, sparse: _SPARSE, heavy: _HEAVY})
+    return mixer, [kinds[kind] for kind in listed]
 
 
 def _kinds(fields: Fields, layers: int, by_ratio: Mapping[int, str]) -> Sequence[str]:
@@ -144,7 +152,8 @@ def _rotations(fields: Fields, rotating: int) -> tuple[RopeConfig, RopeConfig]:
     return read({}, base), read(flat, other)
 
 
-def _networks(fields: Fields, spec: ModelSpec, inner: int) -> list[MoESpec]:
+def _networks(fields: Fields, spec: ModelSpec, inner: int) -> tuple[MoESpec, list[MoESpec]]:
+    """Experts that are scored, and the network of each layer."""
     if (limit := fields.number("swiglu_limit", _LIMIT)) != _LIMIT:
         raise ConfigError(f"swiglu_limit is {limit:g}, expected {_LIMIT:g}")
     if (score := fields.text("scoring_func", "sqrtsoftplus")) not in ("sqrtsoftplus", "sigmoid"):
@@ -174,4 +183,4 @@ def _networks(fields: Fields, spec: ModelSpec, inner: int) -> list[MoESpec]:
         kinds = tuple("hash_moe" if layer < first else "moe" for layer in range(layers))
     if len(kinds) < layers or not {*kinds} <= {"hash_moe", "moe"}:
         raise ConfigError(f"mlp_layer_types is not 'hash_moe' or 'moe' for each of {layers} layers")
-    return [hashed if kind == "hash_moe" else scored for kind in kinds[:layers]]
+    return scored, [hashed if kind == "hash_moe" else scored for kind in kinds[:layers]]

@@ -30,8 +30,15 @@ def mtp_head_stored(model: ModelSpec) -> bool:
 
 
 def mtp_prefix(model: ModelSpec) -> str:
-    """Prefix of the names of all tensors of the model's first head for multi-token prediction."""
-    return model.draft_prefix or f"{model.prefix}.{len(model.layers)}."
+    """Prefix of the names of the tensors of the model's first head for multi-token prediction, but for embeddings."""
+    form = model.mtp
+    return form.prefix + form.first if form and form.prefix else f"{model.prefix}.{len(model.layers)}."
+
+
+def mtp_prefixes(model: ModelSpec) -> tuple[str, ...]:
+    """Prefixes of the names of all its tensors."""
+    embedding = model.mtp.embedding if model.mtp is not None else ""
+    return (mtp_prefix(model), embedding) if embedding else (mtp_prefix(model),)
 
 
 def mtp_layer(model: ModelSpec) -> LayerSpec:
@@ -46,13 +53,17 @@ class DraftHeadSpec:
     backbone: ModelSpec
     """Spec of its layer; an assistant has several."""
     taps: tuple[int, ...] = ()
-    """The model's layers, ascending, before which the stream is copied; copies are concatenated. Empty: the input of
-    the model's output head."""
+    """The model's layers, ascending, before which the stream is copied; copies are concatenated. Behind its last one:
+    its streams. Empty: the input of the model's output head."""
     hidden_size: int
     """The model's hidden size."""
     joins: bool = True
     """Whether a projection joins embedding and hidden state before the layer; otherwise attention takes both, and the
     residual is the hidden state (EAGLE-3)."""
+    apart: bool = False
+    """Whether embedding and hidden state are projected apart and added, the embedding to each of several streams."""
+    norms_whole: bool = False
+    """Whether the norm of hidden states is over all of the model's streams as one."""
     bias: bool = False
     """Whether that projection has a bias."""
     norms_taps: bool = False
@@ -215,14 +226,20 @@ def mtp_head(model: ModelSpec) -> DraftHeadSpec:
         unread = model.draft_prefix or model.draft_layers
         where = "in a form that is not known here" if unread else "without heads"
         raise ConfigError(f"a {model.architecture} comes {where} for multi-token prediction; name another method")
+    streams = model.streams if form.narrows else None
+    one = replace(model, prefix="layers", layers=(mtp_layer(model),), sublayers=1, runs=(), normed_before=())
     return DraftHeadSpec(
-        backbone=replace(model, prefix="layers", layers=(mtp_layer(model),), sublayers=1, runs=(), normed_before=()),
+        backbone=replace(one, streams=streams),
+        taps=(len(model.layers),) if streams else (),
         hidden_size=model.hidden_size,
+        apart=bool(form.embedding_fc),
+        norms_whole=form.norms_whole,
         norms=True,
         hidden_first=form.hidden_first,
         takes_stream=form.takes_stream,
         final_norm=bool(form.norm),
         vocab_size=model.vocab_size if form.head else 0,
+        embeds=bool(form.embedding),
         skips_first=form.skips_first,
         feeds_normed=form.feeds_normed,
         renamed=form.renamed(mtp_prefix(model), _LAYER),

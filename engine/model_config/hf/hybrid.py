@@ -8,7 +8,7 @@ from ..config_fields import ConfigError, Fields
 from ..spec.layer import LayerSpec, MixerSpec, Norms
 from ..spec.mlp import ExpertNames, MoESpec, RouterSpec
 from ..spec.model import POST, ModelSpec, dense_mlp, with_layers, with_mixers, with_mtp
-from ..spec.mtp_form import QWEN
+from ..spec.mtp_form import QWEN, QWEN4
 from ..spec.recurrent import DeltaStorage, GatedDeltaSpec, Mamba2Spec, RGLRUSpec, ShortConvSpec
 from ..spec.streams import BlockResidualSpec, NGramSpec, StreamMixSpec, hash_multipliers, primes_from
 from ..spec.token_input import TokenInputSpec
@@ -262,7 +262,10 @@ def qwen4(fields: Fields, name: str) -> ModelSpec:
             raise ConfigError(f"indexer_budget is {budget}, expected a multiple of indexer_compress_ratio, {block}")
         longest = min(longest, budget + block - 1)
     spec = replace(spec, layers=tuple(layers), streams=streams, final_norm="", max_position=longest)
-    return replace(spec, draft_prefix=QWEN.prefix)
+    heads = fields.integer("mtp_num_hidden_layers", fields.integer("num_nextn_predict_layers", 1, least=0), least=0)
+    if not any(layer.keeps for layer in layers):  # the head attends as the last layer that does
+        return replace(spec, draft_prefix=QWEN4.prefix)
+    return with_mtp(spec, QWEN4, heads)
 
 
 def _ngrams(fields: Fields, spec: ModelSpec, streams: StreamMixSpec, layer: int) -> NGramSpec:

@@ -10,7 +10,7 @@ from ..spec.layer import PRE, LayerSpec, Norms
 from ..spec.lightning import LightningSpec, lightning_rates
 from ..spec.mlp import APART, STACKED, MoESpec, RouterSpec
 from ..spec.model import ModelSpec, dense_mlp, with_layers, with_mtp
-from ..spec.mtp_form import HUNYUAN, LONGCAT
+from ..spec.mtp_form import DOTS, HUNYUAN, LONGCAT
 from ..spec.positions import alibi_slopes
 from ..spec.token_input import NGramInputSpec
 from .common import check_silu, common, expect, renamed, softcap_of
@@ -265,8 +265,14 @@ def dots3_note(fields: Fields, name: str) -> ModelSpec:
     )
     number = fields.integer("n_shared_experts", 1)
     moe = replace(moe, shared=shared_experts(spec, "mlp.shared_experts", inner * number))
-    spec = replace(spec, layers=tuple(layers), draft_layers=1, draft_prefix="model.mtp.")
-    return with_experts(spec, moe, sparse)
+    heads = fields.integer("num_nextn_predict_layers", 1, least=0)
+    spec = replace(spec, layers=tuple(layers), draft_layers=heads, draft_prefix="model.mtp.")
+    spec = with_experts(spec, moe, sparse)
+    slides = [layer for layer, kind in zip(layers, kinds, strict=True) if kind == "sliding_attention"]
+    kind = (fields.texts("mtp_layer_types") or ("sliding_attention",))[0]
+    if not slides or kind != "sliding_attention":  # one that sees all tokens is not read
+        return spec
+    return with_mtp(spec, DOTS, heads, replace(slides[-1], mlp=dense_mlp(spec)))
 
 
 def _dots3_kinds(fields: Fields, layers: int) -> Sequence[str]:

@@ -35,9 +35,9 @@ class CompressedAttentionSpec:
     """Attention to the last ``window`` tokens and to one entry for every ``ratio`` tokens (DeepSeek-V4).
 
     A token makes one vector of ``head_dim`` numbers that is key and value of all heads. The last ones are a state of
-    fixed size. Entries are sums of vectors of their own, weighted by a softmax of gates for each dimension; they are
-    cached in blocks, one for every ``ratio`` tokens. With an index they overlap: an entry is made of two halves, one of
-    the tokens before its own.
+    fixed size, or all are cached. Entries are sums of vectors of their own, weighted by a softmax of gates for each
+    dimension; they are cached in blocks, one for every ``ratio`` tokens. With an index they overlap: an entry is made
+    of two halves, one of the tokens before its own.
     """
 
     heads: int
@@ -57,6 +57,9 @@ class CompressedAttentionSpec:
     rope: RopeConfig = field(default_factory=RopeConfig)
     """Rotation of neighbouring dimensions."""
     norm_eps: float = 1e-6
+    caches_tokens: bool = False
+    """Whether the vectors of all tokens are cached in place of a state, in a head that drafts: it may be behind the
+    model's tokens. It has no entries then."""
     name: str = "attn"
     """Prefix of its tensors' names."""
 
@@ -158,13 +161,17 @@ class CompressedAttentionSpec:
 
     @property
     def keeps(self) -> CacheSpec | None:
-        """The cache of one such layer; None without entries."""
+        """The cache of one such layer; None with neither entries nor cached vectors."""
+        if self.caches_tokens:
+            return CacheSpec("latent", (), 0, 1, self.head_dim)
         if not self.ratio:
             return None
         return CacheSpec("latent", (), 0, 1, self.head_dim, self.index.head_dim if self.index else 0, every=self.ratio)
 
     def states(self, hidden: int) -> tuple[StateTensor, ...]:
-        """The vectors of the last tokens, and what the next entry is made of."""
+        """The vectors of the last tokens, and what the next entry is made of; none if vectors are cached."""
+        if self.caches_tokens:
+            return ()
         window = StateTensor((self.window - 1, self.head_dim), recurrent=False)
         if not self.ratio:
             return (window,)
@@ -177,6 +184,8 @@ class CompressedAttentionSpec:
             raise ConfigError(f"{self.rope_dim} dimensions of each head rotate, which is more than there are")
         if self.window < 2:
             raise ConfigError(f"sliding_window is {self.window}, expected at least 2")
+        if self.ratio and self.caches_tokens:
+            raise ConfigError("a layer that caches its tokens has no entries of several")
         if self.ratio and self.depth < 2:
             raise ConfigError(f"an entry is made of {self.ratio} token, expected at least 2")
         if self.heads % self.out_groups:

@@ -21,7 +21,7 @@ from ...loading.weight_files import weight_format, weight_index
 from ...model_config.config_fields import ConfigError
 from ...model_config.hf.assistant import assistant
 from ...model_config.hf.block_drafter import block_head
-from ...model_config.hf.draft_head import DraftHeadSpec, eagle_head, mtp_head, mtp_prefix
+from ...model_config.hf.draft_head import DraftHeadSpec, eagle_head, mtp_head, mtp_prefixes
 from ...model_config.spec.cache import CacheSpec
 from ...model_config.spec.model import ModelSpec
 from ...model_config.transformers_config import TransformersSpec
@@ -71,8 +71,8 @@ class DraftSource:
     """The verifying model."""
     first_cache: int
     """Index of its first layer's cache among all caches."""
-    within: str = ""
-    """Prefix of its tensors in a checkpoint that holds others too."""
+    within: tuple[str, ...] = ("",)
+    """Prefixes of its tensors in a checkpoint that holds others too."""
 
     @property
     def layers(self) -> ModelSpec:
@@ -101,7 +101,7 @@ class DraftSource:
             make = partial(Decoder, spec, max_model_len=max_model_len)
             return load_weights(make, Decoder.load, self.checkpoint, config, own, progress)
 
-        within = "" if self.checkpoint.format == "dummy" else self.within
+        within = ("",) if self.checkpoint.format == "dummy" else self.within
 
         def fill(head: DraftHead, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
             head.load((name, tensor) for name, tensor in tensors if name.startswith(within))
@@ -161,7 +161,7 @@ def _headed(source: DraftSource, path: Path | None, method: DraftMethod) -> Draf
     """
     model = source.model
     if path is None:
-        return replace(source, spec=mtp_head(model), within=mtp_prefix(model))
+        return replace(source, spec=mtp_head(model), within=mtp_prefixes(model))
     described, tensors = read_json(path / "config.json"), weight_index(path)
     names, files = [tensor.name for tensor in tensors], tuple(dict.fromkeys(tensor.file for tensor in tensors))
     dtype = source.checkpoint.dtype

@@ -9,7 +9,7 @@ import torch
 from stentor import kernels
 from stentor.engine.layers.attention.compressed_attention import CompressedAttention
 from stentor.engine.layers.attention.entries import CompletedEntries, EntryBlocks
-from stentor.engine.layers.attention.token_history import TokenHistory
+from stentor.engine.layers.attention.token_history import CachedTokens, TokenHistory
 from stentor.engine.layers.experts.moe import _experts_of_tokens
 from stentor.engine.layers.linear.weights import WeightError
 from stentor.tests.kernels.helpers import assert_same_bits, normal
@@ -35,6 +35,21 @@ def histories(lengths: list[int], reads: list[int], writes: list[int]) -> TokenH
 def test_a_token_sees_its_row_s_tokens_and_what_the_state_has_of_those_before() -> None:
     found = histories([2, 1], [1, -1], [0, 2]).until(torch.tensor([0, 0, 1]), torch.tensor([0, 1, 0]), 3)
     assert found[:, :, 0].tolist() == [[11, 12, 100], [12, 100, 101], [0, 0, 102]]
+
+
+def test_a_token_sees_what_its_row_s_blocks_have_and_the_first_in_place_of_those_before() -> None:
+    """Of rows with 20 and 3 tokens, of which the last 2 and 3 are in the pass."""
+    cache = torch.arange(64.0).view(4, 16, 1)
+    batch = kernels.AttentionBatch(
+        query_start=torch.tensor([0, 2, 5], dtype=torch.int32),
+        seq_lens=torch.tensor([20, 3], dtype=torch.int32),
+        block_tables=torch.tensor([[2, 1], [3, 0]], dtype=torch.int32),
+        slots=torch.tensor([18, 19, 48, 49, 50]),
+        max_query_len=3,
+        max_seq_len=20,
+    )
+    found = CachedTokens(cache, batch).until(torch.tensor([0, 0, 1]), torch.tensor([0, 1, 1]), 4)
+    assert found[:, :, 0].tolist() == [[47, 16, 17, 18], [16, 17, 18, 19], [48, 48, 48, 49]]
 
 
 def test_rows_keep_their_last_tokens_and_padding_keeps_what_was_there() -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from stentor.engine.model_config.config_fields import ConfigError
 from stentor.engine.model_config.hf.config import model_spec_from_hf
+from stentor.engine.model_config.hf.draft_head import mtp_head, mtp_head_stored
 from stentor.engine.model_config.spec.compressed_attention import CompressedAttentionSpec
 from stentor.engine.model_config.spec.mlp import MoESpec
 from stentor.engine.model_config.spec.model import ModelSpec
@@ -126,3 +127,21 @@ def test_transformers_names_give_the_same_model() -> None:
 def test_what_is_not_computed_is_refused_by_the_field_s_name(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         model_spec_from_hf({**FLASH, **changes})
+
+
+def test_the_head_sees_a_window_whose_vectors_are_cached_and_has_experts_and_streams() -> None:
+    head = mtp_head(model_spec_from_hf(FLASH))
+    (mixer,) = mixers(head.backbone)
+    (network,) = (layer.mlp for layer in head.backbone.layers)
+    assert (mixer.ratio, mixer.caches_tokens, mixer.rope.theta, head.taps) == (0, True, 10000.0, (43,))
+    assert isinstance(network, MoESpec)
+    assert not network.table
+    assert not head.backbone.states
+    assert [group.token_bytes(2) for group in head.backbone.cache_groups] == [2 * 512]
+
+
+def test_stages_that_draft_blocks_are_no_head() -> None:
+    spec = model_spec_from_hf({**FLASH, "dspark_target_layer_ids": [1, 2]})
+    assert not mtp_head_stored(spec)
+    with pytest.raises(ConfigError, match="in a form that is not known here for multi-token prediction"):
+        mtp_head(spec)

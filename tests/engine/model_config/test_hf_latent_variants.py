@@ -9,10 +9,11 @@ from safetensors import safe_open
 from stentor.engine.loading.checkpoint import open_checkpoint
 from stentor.engine.model_config.config_fields import ConfigError
 from stentor.engine.model_config.hf.config import model_spec_from_hf
+from stentor.engine.model_config.hf.draft_head import mtp_head
 from stentor.engine.model_config.hf.text_names import text_name
 from stentor.engine.model_config.spec.cache import CacheSpec
 from stentor.engine.model_config.spec.latent_attention import LatentAttentionSpec
-from stentor.engine.model_config.spec.mlp import MoESpec
+from stentor.engine.model_config.spec.mlp import MLPSpec, MoESpec
 from stentor.engine.model_config.spec.model import ModelSpec
 from stentor.engine.model_config.stages import stage_ends
 from stentor.engine.model_config.towers.media_spec import media_spec
@@ -218,6 +219,15 @@ def test_layers_of_dots_3_note_have_the_sizes_that_the_file_lists() -> None:
 def test_a_wrong_field_of_dots_3_note_is_named(change: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         model_spec_from_hf({**DOTS3, **change})
+
+
+def test_the_head_of_dots_3_note_slides_is_dense_and_has_embeddings_unless_the_file_says_otherwise() -> None:
+    head = mtp_head(model_spec_from_hf(DOTS3))
+    (layer,) = head.backbone.layers
+    assert isinstance(layer.mixer, LatentAttentionSpec)
+    assert (layer.mixer.reach, head.embeds, isinstance(layer.mlp, MLPSpec)) == (512, True, True)
+    with pytest.raises(ConfigError, match="in a form that is not known here for multi-token prediction"):
+        mtp_head(model_spec_from_hf({**DOTS3, "mtp_layer_types": ["full_attention"]}))
 
 
 @pytest.mark.parametrize("name", ["dots3-note-whole", "mistral-large4-seeing", "mistral-large4-shared"])

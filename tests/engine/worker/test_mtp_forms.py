@@ -4,10 +4,11 @@ The forms of DeepSeek's and Qwen's heads are in :mod:`.test_draft_heads`.
 """
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pytest
 import torch
@@ -48,11 +49,16 @@ class Form:
     """Fields of the model of one layer."""
     said: Mapping[str, Any] = field(default_factory=dict)
     """Fields of the config.json besides."""
+    embeds: str = ""
+    """The stored name of its own embeddings; "": the model's."""
     hidden_first: bool = False
+    takes_stream: bool = False
     skips_first: bool = False
     feeds_normed: bool = True
     build: Callable[[Any], nn.Module] | None = None
     """Of a configuration, in place of transformers' model of one layer."""
+    several: bool = False
+    """Whether there may be further heads, which are not read."""
     whole_experts: bool = False
     """Whether the matrices of all experts are stored as one, as transformers has them."""
     stored: Callable[[str], str] = str
@@ -139,6 +145,20 @@ _FORMS: Mapping[str, Form] = {
             e_score_correction_bias="expert_bias", self_attn__o_proj="attention.dense", self_attn="attention"
         ),
     ),
+    "dots3-note": Form(
+        names={"layer": "", **_ENDING, "norm": "shared_head.norm"},
+        one={
+            **{"layer_types": ["sliding_attention"], "mlp_layer_types": ["dense"]},
+            "per_layer_config": {
+                0: {
+                    **{"num_attention_heads": 2, "num_key_value_heads": 2, "q_lora_rank": 16, "kv_lora_rank": 48},
+                    **{"head_dim": 32, "qk_nope_head_dim": 16, "qk_rope_head_dim": 16, "v_head_dim": 20},
+                }
+            },
+        },
+        embeds="model.mtp.embed_tokens.weight",
+        skips_first=True,
+    ),
     "mimo": Form(
         prefix="model.mtp_layers.",
         names={
@@ -150,6 +170,8 @@ _FORMS: Mapping[str, Form] = {
         },
         one={"layer_types": ["full_attention"]},
         hidden_first=True,
+        takes_stream=True,
+        several=True,
         skips_first=True,
     ),
     "minimax-m3": Form(
@@ -161,6 +183,7 @@ _FORMS: Mapping[str, Form] = {
         one={"layer_types": ["minimax_m3_sparse"], "mlp_layer_types": ["sparse"]},
         whole_experts=True,
         skips_first=True,
+        several=True,
         feeds_normed=False,
     ),
     "hy-v4-shared": Form(
@@ -169,6 +192,7 @@ _FORMS: Mapping[str, Form] = {
         one={"indexer_types": ["full"], "mlp_layer_types": ["sparse"], "layer_types": ["indexed_attention"]},
         build=_hy4,
         skips_first=True,
+        several=True,
         stored=_renamed(
             self_attn__gate_proj="self_attn.linear_gate", self_attn__sinks="self_attn.learnable_sink_param"
         ),
@@ -185,6 +209,7 @@ _FORMS: Mapping[str, Form] = {
         prefix="model.mtp.",
         names={"layer": "layers.0", **{part: f"layers.0.{name}" for part, name in _ENDING.items()}},
         one={"layer_types": ["sliding_attention"], "mlp_layer_types": ["dense"]},
+        several=True,
         stored=_renamed(post_attention_layernorm="pre_mlp_layernorm"),
     ),
     "longcat": Form(
@@ -209,19 +234,23 @@ _FORMS: Mapping[str, Form] = {
         one={"layers_block_type": ["full_attention", "moe"], "num_hidden_layers": 2},
         said={"num_nextn_predict_layers": 1, "mtp_layers_block_type": ["full_attention", "moe"]},
     ),
-    "step3.5": Form(
-        names={
-            "layer": "",
-            **_ENDING,
-            "norm": "transformer.shared_head.norm",
-            "head": "transformer.shared_head.output",
-        },
-        one={
-            **{"layer_types": ["sliding_attention"], "mlp_layer_types": ["dense"]},
-            **{"swiglu_limits_shared": [0.0], "swiglu_limits": [0.0]},
-            "per_layer_config": {0: {"num_attention_heads": 8}},
-        },
-        feeds_normed=False,
+    **dict.fromkeys(
+        ("step3.5", "step5"),
+        Form(
+            names={
+                "layer": "",
+                **_ENDING,
+                "norm": "transformer.shared_head.norm",
+                "head": "transformer.shared_head.output",
+            },
+            one={
+                **{"layer_types": ["sliding_attention"], "mlp_layer_types": ["dense"]},
+                **{"swiglu_limits_shared": [0.0], "swiglu_limits": [0.0]},
+                "per_layer_config": {0: {"num_attention_heads": 8}},
+            },
+            takes_stream=True,
+            feeds_normed=False,
+        ),
     ),
 }
 
@@ -244,6 +273,8 @@ class Head(nn.Module):
             self.norm = nn.Identity()
         if "head" in form.names:
             self.head = nn.Linear(text.hidden_size, text.vocab_size, bias=False)
+        if form.embeds:
+            self.embedding = nn.Embedding(text.vocab_size, text.hidden_size)
         if form.build is not None:
             self.layer = form.build(one)
         else:
@@ -267,6 +298,9 @@ class Head(nn.Module):
         found = {}
         for name, tensor in self.state_dict().items():
             part, _, rest = name.partition(".")
+            if part == "embedding":
+                found[self.form.embeds] = tensor
+                continue
             if part == "layer":
                 rest = self.form.stored(rest.removeprefix("layers.0." if names["layer"] != "layers" else "layers."))
             whole = ".".join(piece for piece in (names[part], rest) if piece)
@@ -276,7 +310,8 @@ class Head(nn.Module):
     def left(self, following: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
         """Of tokens [n] that follow positions 0 to n - 1, and hidden states there [n, hidden]."""
         form, count = self.form, len(following)
-        e: torch.Tensor = self.whole[0].get_input_embeddings()(following)
+        embedding = self.embedding if form.embeds else self.whole[0].get_input_embeddings()
+        e: torch.Tensor = embedding(following)
         if form.skips_first:
             e = e.masked_fill((torch.arange(count) == 0)[:, None], 0)
         both = [self.embedding_norm(e), self.hidden_norm(hidden)]
@@ -286,7 +321,13 @@ class Head(nn.Module):
 
     @torch.no_grad()
     def given(self, text: list[int]) -> torch.Tensor:
-        """The model's normed hidden states of a text."""
+        """The model's hidden states of a text, behind its last norm or before."""
+        if self.form.takes_stream:
+            found: list[torch.Tensor] = []
+            hook = self.body[0].norm.register_forward_pre_hook(lambda _, given: found.append(given[0][0]))
+            self.body[0](torch.tensor(text)[None], use_cache=False)
+            hook.remove()
+            return found[0]
         return torch.as_tensor(self.body[0](torch.tensor(text)[None], use_cache=False).last_hidden_state[0])
 
     @torch.no_grad()
@@ -304,33 +345,62 @@ class Head(nn.Module):
         return found
 
 
+class Definition(Protocol):
+    """What a head should propose."""
+
+    def given(self, text: list[int]) -> torch.Tensor:
+        """What it gets of the model at each position of a text."""
+
+    def drafts(self, text: list[int], most: int, given: torch.Tensor) -> list[int]:
+        """``given``: of this text, or a longer one that begins so."""
+
+
+def engines(folder: Path) -> tuple[LocalEngine, LocalEngine]:
+    """One that drafts with the head of this checkpoint, and one that does not."""
+    changes: dict[str, Any] = {"batch_invariant": True, "max_model_len": CONTEXT}
+    speculative = SpeculativeConfig("mtp", DRAFTS)
+    drafting = LocalEngine(model_config(folder, speculative=speculative, max_prefill_chunk=16, **changes))
+    return drafting, LocalEngine(model_config(folder, **changes))
+
+
+def assert_drafts(folder: Path, head: Definition, prompt_len: int = 60, *, again: bool = False) -> None:
+    """Asserts that the head in the checkpoint proposes what it should, and that texts stay, in one several times as
+    long as its window; ``again``: also behind a prefix that is found in the cache."""
+    drafting, plain = engines(folder)
+    if again:  # states of prefixes are kept where steps end
+        drafting.restart(drafting.ready.num_blocks, max_num_batched_tokens=16)
+    proposals = _proposals(drafting)
+    params = SamplingParams(max_tokens=prompt_len // 2, temperature=0.0, allowed_token_ids=ALLOWED)
+    prompt, proposed = _prompt(prompt_len, 2), 0
+    for turn in range(1 + again):
+        proposals.clear()
+        text = prompt + drafting.generate(prompt, params)
+        assert text[len(prompt) :] == plain.generate(prompt, params)
+        assert drafting.prompts[turn].cached_tokens >= 16 * turn
+        proposed += len(proposals)
+        given = head.given(text)
+        for length, drafts in proposals:
+            assert drafts == head.drafts(text[:length], len(drafts), given)
+        prompt = [*text, ALLOWED[0]]
+    assert proposed > 5
+    assert accepted(drafting)[1] > 5
+
+
 @pytest.mark.proof(each="architecture")
 @pytest.mark.parametrize("architecture", _FORMS)
 def test_a_head_drafts_what_a_model_of_its_layer_says(architecture: str, tmp_path: Path) -> None:
-    """In a text several times as long as a head's window."""
     form = _FORMS[architecture]
     model = tiny.make(architecture, tmp_path)
     model.config._attn_implementation = "eager"
     head = Head(form, model)
     described = json.loads((tmp_path / "config.json").read_text())
-    described |= {"num_nextn_predict_layers": 1, **form.said} if architecture != "step3.5" else {}
+    described |= {"num_nextn_predict_layers": 1, **form.said} if not architecture.startswith("step") else {}
     (tmp_path / "config.json").write_text(json.dumps(described))
     assert mtp_head_stored(model_spec_from_hf(described))
     weights = load_file(tmp_path / "model.safetensors")
     stored = head.stored() if form.whole_experts else _by_expert(head.stored())
     weights |= {name: tensor.contiguous() for name, tensor in stored.items()}
+    if form.several:
+        weights |= {re.sub(r"\b0\.", "1.", name, count=1): torch.ones(1) for name in stored}
     save_file(weights, tmp_path / "model.safetensors", {"format": "pt"})
-    changes: dict[str, Any] = {"batch_invariant": True, "max_model_len": CONTEXT}
-    speculative = SpeculativeConfig("mtp", DRAFTS)
-    drafting = LocalEngine(model_config(tmp_path, speculative=speculative, max_prefill_chunk=16, **changes))
-    plain = LocalEngine(model_config(tmp_path, **changes))
-    proposals = _proposals(drafting)
-    params = SamplingParams(max_tokens=30, temperature=0.0, allowed_token_ids=ALLOWED)
-    prompt = _prompt(60, 2)
-    text = prompt + drafting.generate(prompt, params)
-    assert text[60:] == plain.generate(prompt, params)
-    assert accepted(drafting)[1] > 5
-    assert len(proposals) > 5
-    given = head.given(text)
-    for length, drafts in proposals:
-        assert drafts == head.drafts(text[:length], len(drafts), given)
+    assert_drafts(tmp_path, head)
