@@ -347,6 +347,7 @@ PARITY: Final[Mapping[str, tuple[str, ...]]] = {
     "OuroForCausalLM": ("ouro",),
     "ZayaForCausalLM": ("zaya", "zaya-windows"),
     "InklingForCausalLM": ("inkling", "inkling-wide"),
+    "Inkling2ForCausalLM": ("inkling2", "inkling2-full"),
 }
 """By architecture: the tiny models whose logits and tokens :data:`PARITY_FILE` compares with transformers'; the names
 are the tests' parameters."""

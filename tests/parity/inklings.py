@@ -40,7 +40,27 @@ def configs(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
             local_layer_ids=[0, 4],
             dense_mlp_idx=5,
         ),
+        "inkling2": lambda: transformers.AutoConfig.for_model(
+            "inkling2_text",
+            **{**_second(shape), "num_hidden_layers": 5},
+            layer_types=["hybrid_sliding", "hybrid", "hybrid_sliding", "hybrid", "hybrid_sliding"],
+            log_scaling_n_floor=20,
+            log_scaling_alpha=0.4,
+        ),
+        "inkling2-full": lambda: transformers.AutoConfig.for_model(
+            "inkling2_text",
+            **{**_second(shape), "conv_kernel_size": 3, "n_layers_per_attn_res_block": 1, "n_routed_experts": 2},
+            layer_types=["hybrid", "hybrid_sliding", "hybrid"],
+        ),
     }
+
+
+def _second(shape: Mapping[str, Any]) -> dict[str, Any]:
+    """Sizes of Inkling 2, with lengths that some heads of tiny models exceed."""
+    own = {"n_layers_per_attn_res_block": 2, "qk_l2_clip_threshold": 4.5, "rel_l2_clip_threshold": 2.0}
+    own["unpadded_vocab_size"] = shape["vocab_size"]
+    left = ("intermediate_size", "logits_mup_width_multiplier")
+    return {key: value for key, value in {**shape, **_SIZES, **own}.items() if key not in left}
 
 
 def _inkling() -> Any:
