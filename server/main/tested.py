@@ -410,6 +410,7 @@ MEDIA: Final[Mapping[str, tuple[str, ...]]] = {
     "Idefics2ForConditionalGeneration": ("idefics2",),
     "Idefics3ForConditionalGeneration": ("idefics3",),
     "InklingForConditionalGeneration": ("inkling",),
+    "Inkling2ForConditionalGeneration": ("inkling2",),
     "InternS1ForConditionalGeneration": ("interns1",),
     "InternS2PreviewForConditionalGeneration": ("interns2",),
     "InternVLChatModel": ("internvl_chat", "internvl_internlm2"),

@@ -283,6 +283,7 @@ _FAMILIES: Final[Mapping[str, MediaFamily]] = {
     "Idefics3ForConditionalGeneration": MediaFamily("idefics3", "llama"),
     "InklingForConditionalGeneration": MediaFamily("inkling_mm_model", "inkling_text", "images, audio"),
     "Inkling2ForCausalLM": MediaFamily("inkling2_text", "inkling2_text", takes=""),
+    "Inkling2ForConditionalGeneration": MediaFamily("inkling2", "inkling2_text"),
     "InternVLChatModel": MediaFamily("internvl_chat", "qwen2"),
     "InternVLForConditionalGeneration": MediaFamily("internvl", "qwen2", "images, video"),
     "IsaacForConditionalGeneration": MediaFamily("isaac", "isaac_text", own_text=True),

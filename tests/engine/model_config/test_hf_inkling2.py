@@ -12,6 +12,7 @@ from stentor.engine.model_config.spec.model import ModelSpec, with_mixers
 from stentor.engine.model_config.spec.streams import BlockResidualSpec
 from stentor.engine.model_config.tensor_parallel.cuts import Rank
 from stentor.engine.model_config.tensor_parallel.split import split_model
+from stentor.engine.model_config.towers.media_spec import media_spec
 
 SIZES: dict[str, Any] = {"architectures": ["Inkling2ForCausalLM"], "model_type": "inkling2_text", "hidden_size": 32}
 
@@ -87,3 +88,12 @@ def test_inputs_apart_are_of_plain_matrices() -> None:
 def test_it_is_not_given_to_several_workers() -> None:
     with pytest.raises(ConfigError, match="pass convolutions is not split"):
         split_model(read(), Rank(0, 2))
+
+
+def test_a_file_that_names_no_placeholder_has_the_usual_one() -> None:
+    files = {"model_type": "inkling2", "text_config": {}, "vision_config": {}}
+    spec, named = media_spec(files), media_spec({**files, "image_token_id": 7})
+    assert spec is not None
+    assert named is not None
+    assert (spec.placeholders, named.placeholders) == ({"image": 200_054}, {"image": 7})
+    assert media_spec({**SIZES}) is None
