@@ -15,13 +15,13 @@ from .linear.weights import WeightMap
 
 
 class AddedConv:
-    """x + conv(x), of each channel."""
+    """(x + conv(x)) · scale, of each channel."""
 
     def __init__(
         self, weights: WeightMap, prefix: str, spec: AddedConvSpec, layer: int, state: int, context: LayerContext
     ) -> None:
         """``prefix``: of the convolved part. ``state``: the number of its state among those of ``layer``."""
-        self._layer, self._state = layer, state
+        self._layer, self._state, self._scale = layer, state, spec.scale
         self._weight = context.empty(spec.channels, spec.width)
         parts = self._weight.split_with_sizes([size for _, size in spec.parts])
         for (name, size), part in zip(spec.parts, parts, strict=True):
@@ -43,4 +43,5 @@ class AddedConv:
         convolved = kernels.causal_conv(
             x.to(self._weight.dtype), self._weight, None, state, states.rows, activation="none"
         )
-        return x.float() + convolved.float()
+        found = x.float() + convolved.float()
+        return found if self._scale == 1.0 else found * self._scale

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import torch
 
 from ..model_config.spec.attention import AttentionSpec
+from ..model_config.spec.attention_parts import AddedConvSpec
 from ..model_config.spec.compressed_attention import CompressedAttentionSpec
 from ..model_config.spec.latent_attention import LatentAttentionSpec
 from ..model_config.spec.layer import LayerSpec, MixerSpec, RecurrentSpec
@@ -263,7 +264,7 @@ class _PartMaker:
         it."""
         spec, names = self._spec, self._spec.norms
         # parts that share an input may need it quantised differently
-        mixer_shares = spec.beside or spec.parallel or spec.block or names.renews
+        mixer_shares = spec.beside or spec.parallel or spec.block or names.renews or names.inputs
         network_shares = spec.shortcut or names.renews
         before_mixer = None if mixer is None or mixer_shares else mixer.into
         before_network = None if network is None or network_shares else network.input
@@ -283,16 +284,13 @@ class _PartMaker:
 
     def convs(self) -> tuple[AddedConv | None, AddedConv | None]:
         """The convolutions of the outputs of mixer and network."""
-        convs = self._spec.out_convs
-        if convs is None:
-            return None, None
-        # their states come behind those of the mixers
-        first = len(self._spec.states(self._model.hidden_size)) - len(convs)
-        of_mixer, of_network = (
-            AddedConv(self._weights, self.prefix, conv, self._layer, state, self._context)
-            for state, conv in enumerate(convs, first)
-        )
-        return of_mixer, of_network
+        of_mixer, of_network = self._spec.out_convs
+        # their states come behind those of the mixers, in the whole layer of which this may be a part
+        last = len(self._model.layers[self._layer].states(self._model.hidden_size)) - 1
+        return self._conv(of_mixer, last - 1), self._conv(of_network, last)
+
+    def _conv(self, spec: AddedConvSpec | None, state: int) -> AddedConv | None:
+        return None if spec is None else AddedConv(self._weights, self.prefix, spec, self._layer, state, self._context)
 
     def sums(self) -> tuple[StreamSum | None, StreamSum | None]:
         """What adds the outputs of mixer and network to the stream, if these are no plain sums."""

@@ -2,6 +2,7 @@
 (arXiv:1607.06450); RMSNorm with a gate of low rank."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final, overload
 
@@ -296,7 +297,21 @@ class GroupsNorm(_ExactNorm):
         return self._norm.plain(x.float().reshape(-1, self._size // self._groups)).view(x.shape) * self._weight
 
 
-Norm = RMSNorm | LayerNorm | GatedNorm | ScaledFirstNorm | GroupsNorm
+class NormsApart(_ExactNorm):
+    """Several inputs side by side, each with a norm of its own (Inkling 2)."""
+
+    _called = "norms of several inputs"
+
+    def __init__(self, norms: Sequence[RMSNorm], size: int) -> None:
+        """``size``: of one input."""
+        self._norms, self._each, self._size = norms, size, len(norms) * size
+
+    def exact(self, x: torch.Tensor) -> torch.Tensor:
+        inputs = (part.contiguous() for part in x.split(self._each, dim=1))
+        return torch.cat([norm.exact(part) for norm, part in zip(self._norms, inputs, strict=True)], dim=1)
+
+
+Norm = RMSNorm | LayerNorm | GatedNorm | ScaledFirstNorm | GroupsNorm | NormsApart
 
 
 def make_norm(
@@ -312,6 +327,9 @@ def make_norm(
     if own in like.gated:
         return GatedNorm(weights, name, like, model, context)
     size, eps, plus_one = model.hidden_size, model.norm_eps, model.norm_plus_one
+    if like.inputs and own == like.mixer_in:
+        exact = replace(context, dtype=torch.float32)
+        return NormsApart([RMSNorm(weights, name.format(each), size, eps, exact) for each in like.inputs], size)
     if like.out_eps and own in (like.mixer_out, like.mlp_out):
         eps = like.out_eps
     elif like.in_eps and own in (like.mixer_in, like.mlp_in):

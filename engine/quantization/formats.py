@@ -13,6 +13,8 @@ ScaleType = Literal["float16", "bfloat16", "float32"]
 
 FP8_BLOCK = 128
 """Side of the square blocks that share a scale."""
+MX_BLOCK = 32
+"""Inputs of a row that share a scale, a power of two, in MXFP8 (OCP Microscaling Formats specification 1.0)."""
 
 
 @dataclass(frozen=True)

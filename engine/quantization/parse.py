@@ -1,8 +1,8 @@
 """Parses a checkpoint's description of its quantisation to a :class:`.formats.QuantizedCheckpoint`. Torch-free.
 
-Supported: ``quantization_config`` of config.json (transformers' FP8, FBGEMM and BitNet, GPTQ, AWQ, compressed-tensors,
-ModelOpt), and the files beside it of ModelOpt and older GPTQ and AWQ programs. Other methods are refused by name, with
-an alternative.
+Supported: ``quantization_config`` of config.json (transformers' FP8, MXFP8, FBGEMM and BitNet, GPTQ, AWQ,
+compressed-tensors, ModelOpt), and the files beside it of ModelOpt and older GPTQ and AWQ programs. Other methods are
+refused by name, with an alternative.
 """
 
 import re
@@ -12,6 +12,7 @@ from typing import Literal
 from ..model_config.config_fields import ConfigError, Fields
 from .compressed_tensors import compressed_tensors
 from .formats import (
+    MX_BLOCK,
     Format,
     FP4Format,
     FP8Format,
@@ -55,7 +56,7 @@ _FP4_EXPERTS = r"re:.*\.experts\.\d+\.w[123]$"
 _OTHER_FP4_EXPERTS = r"re:.*\.experts\.\d+\.(gate|up|down)_proj$"
 """Names of MiMo-V2.6's and Ling 3.0's."""
 
-SUPPORTED = ("fp8", "fbgemm_fp8", "compressed-tensors", "gptq", "awq", "modelopt", "mxfp4", "bitnet")
+SUPPORTED = ("fp8", "mxfp8", "fbgemm_fp8", "compressed-tensors", "gptq", "awq", "modelopt", "mxfp4", "bitnet")
 
 MAX_PATTERNS = 4096
 MAX_PATTERN_LENGTH = 512
@@ -81,7 +82,9 @@ def parse_quantization(
     fields = Fields(table, "")
     method = fields.text("quant_method", "").lower()
     match method:
-        case "fp8":
+        case "fp8" | "mxfp8":
+            if method == "mxfp8":
+                fields = Fields({"weight_block_size": [1, MX_BLOCK], **fields.values}, "")
             return _fp8(fields, fields.text("expert_dtype", Fields(config).text("expert_dtype", "fp8")))
         case "fbgemm_fp8":
             # activation_scale_ub bounds the scales of inputs: without it, large ones are rounded and not cut

@@ -68,7 +68,10 @@ def endings(format: PartFormat) -> tuple[tuple[str, ...], tuple[str, ...]]:
 def scale_rows(format: FP8Format | Int8Format, stored: Stored, outputs: int, inputs: int) -> torch.Tensor:
     """The weight's scales, float32: [outputs], or for blocks [ceil(outputs / rows), ceil(inputs / columns)]."""
     ending = format.scale_ending if isinstance(format, FP8Format) else "weight_scale"
-    scale = _finite(stored[ending], ending).float()
+    found = stored[ending]
+    if isinstance(format, FP8Format) and found.dtype == torch.uint8:
+        found = e8m0(found)  # MXFP8's
+    scale = _finite(found, ending).float()
     if isinstance(format, FP8Format) and format.granularity == "block":
         rows, columns = format.block
         expected = (-(-outputs // rows), -(-inputs // columns))

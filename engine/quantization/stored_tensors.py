@@ -30,7 +30,7 @@ def correct_by_tensors(quantized: QuantizedCheckpoint, types: Mapping[str, str])
       weights may be floats that are rounded at load.
     - A head with scales is quantised, although most formats exclude it implicitly.
     - FP8 with a scale a tensor is written by two programs, with one description but different names. DeepSeek-V4 has
-      other names for scales of blocks.
+      other names for scales of blocks, and MXFP8 of Inkling 2 those of other programs.
     - Scales of groups are kept in the 16 bits in which they are stored.
 
     Args:
@@ -44,8 +44,11 @@ def correct_by_tensors(quantized: QuantizedCheckpoint, types: Mapping[str, str])
     rules, ignore = quantized.rules, quantized.ignore
     if any(name.startswith("lm_head.") and name.removeprefix("lm_head.") not in _PLAIN_HEAD for name in types):
         ignore = tuple(pattern for pattern in ignore if pattern != "lm_head")
-    if any(each.endswith(_TRANSFORMERS_ENDING) for each in endings) and _USUAL_SCALE not in endings:
-        rules = tuple(QuantizationRule(rule.targets, _as_transformers_names(rule.format)) for rule in rules)
+    if any(each.endswith(_TRANSFORMERS_ENDING) for each in endings):
+        if _USUAL_SCALE not in endings:
+            rules = tuple(QuantizationRule(rule.targets, _as_transformers_names(rule.format)) for rule in rules)
+    elif any(each.endswith(_USUAL_SCALE) for each in endings):
+        rules = tuple(QuantizationRule(rule.targets, _as_usual_names(rule.format)) for rule in rules)
     if _DEEPSEEK_SCALE in endings and not {_USUAL_SCALE, _TRANSFORMERS_SCALE} & endings:
         rules = tuple(QuantizationRule(rule.targets, _as_deepseek_names(rule.format)) for rule in rules)
     rules = tuple(QuantizationRule(rule.targets, _with_scales(rule.format, types)) for rule in rules)
@@ -57,6 +60,10 @@ def _as_transformers_names(format: Format) -> Format:
     if not isinstance(format, FP8Format):
         return format
     return replace(format, scale_ending=_TRANSFORMERS_SCALE, input_ending=_TRANSFORMERS_INPUT)
+
+
+def _as_usual_names(format: Format) -> Format:
+    return replace(format, scale_ending=_USUAL_SCALE) if isinstance(format, FP8Format) else format
 
 
 def _as_deepseek_names(format: Format) -> Format:

@@ -105,6 +105,10 @@ _MORE: Final[Mapping[str, Mapping[str, object]]] = {
     "DoryForCausalLM": {"n_input_layers": 1, "n_output_layers": 1},
     "ZayaForCausalLM": {"num_experts_per_tok": 1},
     **{name: {"dense_mlp_idx": 1} for name in ("InklingForCausalLM", "InklingForConditionalGeneration")},
+    **{
+        f"Inkling2For{which}": {"layer_types": ["hybrid_sliding", "hybrid"] * 2}
+        for which in ("CausalLM", "ConditionalGeneration")
+    },
     **{f"DeepseekOCR{which}ForCausalLM": {"use_mla": False, "model_type": "deepseek_v2"} for which in ("", "2")},
     "Lfm2ForCausalLM": {"full_attn_idxs": [2]},
     "Lfm2MoeForCausalLM": {"full_attn_idxs": [2]},

@@ -347,6 +347,7 @@ PARITY: Final[Mapping[str, tuple[str, ...]]] = {
     "OuroForCausalLM": ("ouro",),
     "ZayaForCausalLM": ("zaya", "zaya-windows"),
     "InklingForCausalLM": ("inkling", "inkling-wide"),
+    "Inkling2ForCausalLM": ("inkling2", "inkling2-full"),
 }
 """By architecture: the tiny models whose logits and tokens :data:`PARITY_FILE` compares with transformers'; the names
 are the tests' parameters."""
@@ -409,6 +410,7 @@ MEDIA: Final[Mapping[str, tuple[str, ...]]] = {
     "Idefics2ForConditionalGeneration": ("idefics2",),
     "Idefics3ForConditionalGeneration": ("idefics3",),
     "InklingForConditionalGeneration": ("inkling",),
+    "Inkling2ForConditionalGeneration": ("inkling2",),
     "InternS1ForConditionalGeneration": ("interns1",),
     "InternS2PreviewForConditionalGeneration": ("interns2",),
     "InternVLChatModel": ("internvl_chat", "internvl_internlm2"),

@@ -32,6 +32,7 @@ FORMATS: Final[Mapping[str, tuple[FormatCheck, ...]]] = {
         FormatCheck("NVFP4", _EXPERTS, ("nvfp4",)),
     ),
     "Mistral4ForCausalLM": (FormatCheck("FP8", _EXPERTS, ("mistral4",)),),
+    "Inkling2ForCausalLM": (FormatCheck("MXFP8", _EXPERTS, ("inkling2",)),),
     "GptOssForCausalLM": (FormatCheck("MXFP4", _EXPERTS, ("gpt-oss",)),),
 }
 """By architecture: formats of weights other than unquantised ones and GGUF's."""

@@ -6,7 +6,7 @@ from typing import Any, Final
 import torch
 import transformers as untyped_transformers
 
-from stentor.tests.parity.pictures import Kind, Picture
+from stentor.tests.parity.pictures import Kind, Picture, cat
 from stentor.tests.parity.sounding import grouped
 from stentor.tests.support.vision_models import PATCH, TEXT, token
 
@@ -40,7 +40,27 @@ def configs(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
             local_layer_ids=[0, 4],
             dense_mlp_idx=5,
         ),
+        "inkling2": lambda: transformers.AutoConfig.for_model(
+            "inkling2_text",
+            **{**_second(shape), "num_hidden_layers": 5},
+            layer_types=["hybrid_sliding", "hybrid", "hybrid_sliding", "hybrid", "hybrid_sliding"],
+            log_scaling_n_floor=20,
+            log_scaling_alpha=0.4,
+        ),
+        "inkling2-full": lambda: transformers.AutoConfig.for_model(
+            "inkling2_text",
+            **{**_second(shape), "conv_kernel_size": 3, "n_layers_per_attn_res_block": 1, "n_routed_experts": 2},
+            layer_types=["hybrid", "hybrid_sliding", "hybrid"],
+        ),
     }
+
+
+def _second(shape: Mapping[str, Any]) -> dict[str, Any]:
+    """Sizes of Inkling 2, with lengths that some heads of tiny models exceed."""
+    own = {"n_layers_per_attn_res_block": 2, "qk_l2_clip_threshold": 4.5, "rel_l2_clip_threshold": 2.0}
+    own["unpadded_vocab_size"] = shape["vocab_size"]
+    left = ("intermediate_size", "logits_mup_width_multiplier")
+    return {key: value for key, value in {**shape, **_SIZES, **own}.items() if key not in left}
 
 
 def _inkling() -> Any:
@@ -64,6 +84,26 @@ def _picture_or_sound(random: torch.Generator, size: int) -> Picture:
     return Picture({"pixel_values": pixels}, [token("<img>"), *[_IMAGE] * 6])
 
 
+def _inkling2() -> Any:
+    """Saved under its published names."""
+    kinds = ["hybrid_sliding", "hybrid", "hybrid_sliding"]
+    tower = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "patch_size": PATCH}
+    tower |= {"posemb_grid_size": 5, "projection_hidden_dim": 48, "text_hidden_size": TEXT["hidden_size"]}
+    return transformers.Inkling2Config(
+        text_config={**_second(TEXT), "num_hidden_layers": 3, "layer_types": kinds},
+        vision_config=tower,
+        image_token_id=_IMAGE,
+    )
+
+
+def _squares(random: torch.Generator, size: int) -> Picture:
+    rows, columns = ((2, 3), (4, 1), (1, 1))[size]
+    pixels = torch.randn(rows * columns, 2 * PATCH, 2 * PATCH, 3, generator=random)
+    grid = torch.tensor([[1, rows, columns]])
+    return Picture({"pixel_values": pixels, "image_grid_thw": grid}, [token("<img>"), *[_IMAGE] * rows * columns])
+
+
 INKLINGS: Final[Mapping[str, tuple[Callable[[], Any], Kind]]] = {
     "inkling": (_inkling, Kind(_picture_or_sound, _IMAGE, grouped, (_SOUND,))),
+    "inkling2": (_inkling2, Kind(_squares, _IMAGE, cat())),
 }

@@ -162,7 +162,8 @@ def make_of(config: Any, name: str, folder: Path) -> Any:
     model = model.float().eval()
     with torch.no_grad():
         for parameter_name, parameter in model.named_parameters():
-            if parameter_name.endswith("norm.weight") or "layernorm" in parameter_name or ".ln_" in parameter_name:
+            of_norm = parameter_name.endswith(("norm.weight", "norm.scale"))
+            if of_norm or "layernorm" in parameter_name or ".ln_" in parameter_name:
                 parameter.add_(torch.empty_like(parameter).uniform_(-0.4, 0.4))
                 if parameter_name.endswith("q_norm.weight") and config.model_type.startswith(("gemma3n", "gemma4")):
                     parameter.mul_(0.25)  # nothing else scales scores: a peaked softmax would magnify rounding

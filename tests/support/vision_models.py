@@ -306,7 +306,8 @@ def randomised(name: str, make: Callable[[], Any]) -> Any:
     model = make().float().eval()
     with torch.no_grad():
         for parameter_name, parameter in model.named_parameters():
-            if "norm" in parameter_name and parameter_name.endswith("weight"):
+            of_norm = "norm" in parameter_name and parameter_name.endswith("weight")
+            if of_norm or parameter_name.endswith("norm.scale"):
                 parameter.add_(torch.empty_like(parameter).uniform_(-0.4, 0.4))
             else:
                 parameter.normal_(0, 0.15)  # at transformers' 0.02 every logit is nearly equal

@@ -16,7 +16,6 @@ from stentor.kernels.rotate_and_write import rotate_and_write_kv_
 from ...model_config.spec.attention import AttentionSpec
 from ...model_config.spec.attention_parts import BlockIndexSpec
 from ...model_config.spec.model import Backbone
-from ..added_conv import AddedConv
 from ..elementwise import elementwise
 from ..forward_batch import CacheScales, ForwardBatch, Texts
 from ..learned_factors import LearnedFactors
@@ -33,10 +32,11 @@ from .chosen_heads import ChosenHeads, Difference
 from .convolved import Convolved
 from .distances import Distances
 from .drafted import attend_drafted
-from .head_norms import HeadLayerNorm, query_and_key_norms
+from .head_norms import norms_of_heads, query_and_key_norms
 from .query_latent import QueriesOfLatent
 from .region_index import RegionIndex
 from .stored_heads import _pass_over_unused, _projections
+from .token_conv import key_convs
 from .value_experts import ValueExperts
 
 _LEAST_QUERIES: Final = 64
@@ -62,10 +62,7 @@ class Attention:
         norms = query_and_key_norms(weights, prefix, spec, model, context)
         self._head_norms = norms if spec.qk_norm == "head" else None
         self._full_norms = norms if spec.qk_norm == "full" else None
-        self._layer_norms = [
-            HeadLayerNorm(weights, f"{prefix}.{which}", heads, spec.head_dim, self._eps, context, spec.qk_norm)
-            for which, heads in spec.layer_norms
-        ]
+        self._layer_norms = norms_of_heads(weights, prefix, spec, self._eps, context)
         self._sinks, self._slopes = _sinks(weights, prefix, spec, context), _slopes(spec, context)
         self._distance_bias: torch.Tensor | None = None
         if spec.distance_bias is not None:
@@ -90,7 +87,7 @@ class Attention:
                 late=spec.temperature_late,
             )
         self._convolved = Convolved(weights, layer, model, context) if spec.convolved else None
-        self._key_convs = AddedConv(weights, prefix, spec.key_convs, layer, 0, context) if spec.key_convs else None
+        self._key_convs = key_convs(weights, prefix, spec.key_convs, layer, 0, context) if spec.key_convs else None
         self._distances = Distances(weights, prefix, spec, context) if spec.distances else None
         self._between: ChosenHeads | Difference | QueriesOfLatent | ValueExperts | None = None
         if spec.chosen is not None:
@@ -118,7 +115,9 @@ class Attention:
             self._index = kind(weights, layer, model, spec, rotary, context)
             self._sizes = *self._sizes, *(part.size for part in spec.index.parts(spec.name, spec.kv_heads))
         if spec.distances is not None:
-            self._sizes = *self._sizes, spec.heads * spec.distances.size
+            self._sizes = *self._sizes, sum(size for _, size in spec.distances.parts(spec.name, spec.heads))
+        if spec.key_convs is not None and (taps := spec.key_convs.taps):
+            self._sizes = *self._sizes, sum(size for _, size in taps)
         self.scales = cache_scales(weights, prefix, spec.kv_heads, context)
         _pass_over_unused(weights, prefix, spec)
 
@@ -183,10 +182,10 @@ class Attention:
         self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, batch: ForwardBatch, *index: torch.Tensor
     ) -> torch.Tensor:
         """Attend with q, k and v [tokens, size] before rotation and head norms, gates among queries → [tokens, heads ·
-        value_dim]. ``index``: what is made for an index of blocks, or the numbers for distances."""
+        value_dim]. ``index``: what is made for an index of blocks, or the numbers for distances and taps."""
         spec, gate = self._spec, None
         if self._key_convs is not None:
-            both = self._key_convs.added(torch.cat([k, v], dim=1), batch).to(k.dtype)
+            both = self._key_convs.added(torch.cat([k, v], dim=1), batch, *index[1:]).to(k.dtype)
             k, v = (part.contiguous() for part in both.split_with_sizes(self._sizes[1:3], dim=1))
         if spec.gated:
             if spec.gate:
@@ -432,7 +431,10 @@ def _opened(gate: torch.Tensor, activation: str) -> torch.Tensor:
 
 
 def _sinks(weights: WeightMap, prefix: str, spec: AttentionSpec, context: LayerContext) -> torch.Tensor | None:
-    """float32 [heads]: a score of each head that takes part in its softmax and has no value."""
+    """float32 [heads]: a score of each head that takes part in its softmax and has no value. It is 0 if each token
+    makes one anew, which all other scores lose then."""
+    if spec.distances is not None and spec.distances.sinks:
+        return context.zeros(spec.heads)
     if not spec.sinks:
         return None
     sinks = context.empty(spec.heads, dtype=torch.float32)

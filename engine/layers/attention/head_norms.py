@@ -1,5 +1,7 @@
 """Norms of queries and keys, of each head or of all."""
 
+from typing import Final
+
 import torch
 
 from ...model_config.spec.attention import AttentionSpec, QKNorm
@@ -7,6 +9,9 @@ from ...model_config.spec.model import Backbone
 from ..linear.layer_context import LayerContext
 from ..linear.weights import WeightMap
 from ..norm import RMSNorm
+
+_NO_LENGTH: Final = 1e-6
+"""Added to lengths that are divided by."""
 
 
 class HeadLayerNorm:
@@ -40,6 +45,43 @@ class HeadLayerNorm:
         norm = torch.nn.functional.layer_norm if self._centred else torch.nn.functional.rms_norm
         normed = norm(x.float(), (self._dim,), eps=self._eps) * self._weight
         return (normed if self._bias is None else normed + self._bias).to(x.dtype)
+
+
+class HeadClip:
+    """Each head of x, times a factor on each of its numbers, scaled down to a length if it is longer (Inkling 2)."""
+
+    def __init__(
+        self, weights: WeightMap, name: str, heads: int, dim: int, longest: float, context: LayerContext
+    ) -> None:
+        """``name``: of the factors; "": there are none."""
+        self._longest = longest
+        self._factors: torch.Tensor | None = None
+        if name:
+            self._factors = context.empty(heads, dim, dtype=torch.float32)
+            weights.add(name, self._factors)
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """x [tokens, heads, dim] → a new tensor; computed in float32 and rounded once."""
+        scaled = x.float() if self._factors is None else x.float() * self._factors
+        lengths = torch.linalg.vector_norm(scaled, dim=2, keepdim=True)
+        clipped: torch.Tensor = scaled * (self._longest / (lengths + _NO_LENGTH)).clamp(max=1.0)
+        return clipped.to(x.dtype)
+
+
+def norms_of_heads(
+    weights: WeightMap, prefix: str, spec: AttentionSpec, eps: float, context: LayerContext
+) -> list[HeadLayerNorm | HeadClip]:
+    """What norms the heads of queries and of keys behind their products; empty without such norms."""
+    dim = spec.head_dim
+    if spec.qk_norm == "clip":
+        return [
+            HeadClip(weights, f"{prefix}.{which}.scale" if which else "", heads, dim, spec.longest, context)
+            for which, heads in spec.layer_norms
+        ]
+    return [
+        HeadLayerNorm(weights, f"{prefix}.{which}", heads, dim, eps, context, spec.qk_norm)
+        for which, heads in spec.layer_norms
+    ]
 
 
 def query_and_key_norms(

@@ -18,7 +18,9 @@ def _projections(
     into, out, *_ = spec.projections(model.hidden_size)
     tasks = model.adapters
     # an adapter's B has its rows in the order of the stored weights
-    adaptable = not (spec.by_group or spec.shards or spec.regrouped or spec.paired or spec.chunk or spec.chosen)
+    adaptable = not (
+        spec.by_group or spec.shards or spec.regrouped or spec.paired or spec.chunk or spec.chosen or spec.apart
+    )
     made = (
         Linear.of(weights, at, into, context, adapters=tasks, adaptable=adaptable, dtype=context.dtype),
         Linear.of(

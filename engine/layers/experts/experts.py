@@ -133,11 +133,24 @@ class Experts(ABC):
 
         weights.gather(part, (f"{ending}_blocks", f"{ending}_scales"), place, nbytes=nbytes)
 
-    def _gather_fp8(self, weights: WeightMap, name: str, tensor: ExpertTensor, format: FP8Format, nbytes: int) -> None:
+    def _gather_fp8(
+        self,
+        weights: WeightMap,
+        name: str,
+        tensor: ExpertTensor,
+        names: ExpertNames,
+        format: FP8Format,
+        nbytes: int,
+    ) -> None:
         """Register codes [experts, outputs, inputs] and scales of all experts, copied expert by expert."""
         part, _, ending = name.rpartition(".")
         scale, given = (f"{ending}{format.stacked_ending(each)}" for each in (format.scale_ending, format.input_ending))
         shape = (tensor.outputs, self._spec.inner if tensor.out else self._hidden)
+        alternate = names.interleaved and not tensor.out
+        if alternate and format.granularity == "block" and format.block[0] > 1:
+            raise WeightError(
+                f"{name} has gates and ups in turn, and scales of blocks of {format.block[0]} rows, expected of one"
+            )
 
         def place(stored: dict[str, torch.Tensor]) -> None:
             codes, scales = stored[ending], stored[scale]
@@ -147,6 +160,8 @@ class Experts(ABC):
                 )
             for at, expert in enumerate(tensor.of):
                 of_one = {"weight": codes[at], format.scale_ending: scales[at]}
+                if alternate:
+                    of_one = {each: _rows_gates_first(values, tensor.outputs) for each, values in of_one.items()}
                 self._put_fp8(tensor._replace(expert=expert), format, of_one, shape)
 
         weights.gather(part, (ending, scale), place, nbytes=nbytes, ignored=(given,))
@@ -228,7 +243,7 @@ class StoredExperts(Experts):
         if isinstance(format, FP4Format) and format.packing == "gpt-oss":
             self._gather_fp4(weights, name, tensor, names, nbytes)
         elif isinstance(format, FP8Format) and tensor.expert is None:
-            self._gather_fp8(weights, name, tensor, format, nbytes)
+            self._gather_fp8(weights, name, tensor, names, format, nbytes)
         elif isinstance(whole, kernels.CodedMatrices):
             if isinstance(chosen, GGUFFormat) and len(tensor.of) == len(whole):
                 gather_blocks(weights, name, whole, tensor.first, tensor.outputs, chosen, nbytes)
@@ -323,7 +338,7 @@ class PackedExperts(Experts):
         if isinstance(format, FP4Format) and format.packing == "gpt-oss":
             self._gather_fp4(weights, name, tensor, names, nbytes)
         elif isinstance(format, FP8Format) and tensor.expert is None:
-            self._gather_fp8(weights, name, tensor, format, nbytes)
+            self._gather_fp8(weights, name, tensor, names, format, nbytes)
         elif tensor.expert is not None:
             first = self._first(tensor, tensor.expert)
             gather_packed(weights, part, weight, first, tensor.outputs, format, chosen)
@@ -434,3 +449,11 @@ def _matrices(stored: torch.Tensor, tensor: ExpertTensor, names: ExpertNames) ->
 def _gates_first(stored: torch.Tensor) -> torch.Tensor:
     """[experts, gate, up, gate, up, ..., inputs] → [experts, gates, ups, inputs], or without inputs"""
     return torch.cat((stored[:, 0::2], stored[:, 1::2]), dim=1)
+
+
+def _rows_gates_first(values: torch.Tensor, outputs: int) -> torch.Tensor:
+    """Codes or scales of one expert, of which gates and ups alternate, with all gates first; what is no row of each
+    output stays as it is."""
+    if not values.dim() or len(values) != outputs:
+        return values
+    return torch.cat((values[0::2].view(torch.uint8), values[1::2].view(torch.uint8))).view(values.dtype)

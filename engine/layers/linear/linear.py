@@ -1,7 +1,9 @@
 """Linear layers over projections of any stored format, fused along the outputs."""
 
 import math
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import replace
+from itertools import groupby
 from typing import Any, Final, Protocol, overload
 
 import torch
@@ -82,6 +84,31 @@ class PlainLinear:
         return Unadded(x, self.weight, self._bias) if added else None
 
 
+class ApartLinear:
+    """Parts of which each takes one of several inputs side by side."""
+
+    input_scheme: ActivationScheme | None = None
+    input_scale: torch.Tensor | None = None
+
+    def __init__(self, of: LinearParts, sources: Sequence[int]) -> None:
+        """``sources``: the number of each part's input; ``of.inputs``: numbers of one input."""
+        self._inputs, self._outputs = of.inputs, sum(of.outputs.values())
+        self._runs: list[tuple[int, _Multiplier]] = []
+        for source, run in groupby(zip(sources, of.outputs.items(), strict=True), lambda part: part[0]):
+            own = replace(of, outputs=dict(part for _, part in run))
+            self._runs.append((source, _build(own)))
+
+    def __call__(self, x: Stream) -> Stream:
+        """x [tokens, inputs of all] → [tokens, outputs]"""
+        if isinstance(x, Traced):
+            return x.call("products of several inputs", lambda rows, _: self._product(rows), self._outputs)
+        return self._product(x)
+
+    def _product(self, x: torch.Tensor) -> torch.Tensor:
+        inputs = [part.contiguous() for part in x.split(self._inputs, dim=1)]
+        return torch.cat([multiply(inputs[source]) for source, multiply in self._runs], dim=1)
+
+
 class Linear:
     """y = act(x Wᵀ + b) with W [sum of parts, inputs]; each part is a projection with a stored name."""
 
@@ -96,9 +123,11 @@ class Linear:
         activation: kernels.ActivationKind | None = None,
         dtype: torch.dtype | None = None,
         adapted: AdaptedLinear | None = None,
+        sources: Sequence[int] = (),
     ) -> None:
         """
         Args:
+            sources: as :attr:`.Projection.sources`.
             bias: whether all parts have one, or the names of those that do; the others' is zero.
             dtype: of ``y``.
             adapted: the adapters of the product.
@@ -115,7 +144,8 @@ class Linear:
                     weights.add(f"{name}.bias", slice_)
                 elif not context.filled:
                     slice_.zero_()
-        self._multiply = _build(LinearParts(weights, parts, inputs, context, bias_))
+        of = LinearParts(weights, parts, inputs, context, bias_)
+        self._multiply = ApartLinear(of, sources) if sources else _build(of)
 
     @classmethod
     def of(
@@ -152,7 +182,8 @@ class Linear:
                 check_arranged(name, context)
                 weights.arrange(f"{name}.weight", (inputs, size), lambda stored: stored.t().contiguous())
         made = SummedLinear if summed and context.ranks is not None else cls
-        return made(weights, parts, inputs, context, bias=bias, activation=activation, dtype=dtype, adapted=adapted)
+        options: dict[str, Any] = {"bias": bias, "activation": activation, "dtype": dtype, "adapted": adapted}
+        return made(weights, parts, inputs, context, **options, sources=projection.sources)
 
     @property
     def input_scheme(self) -> ActivationScheme | None:

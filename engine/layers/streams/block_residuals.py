@@ -3,7 +3,7 @@ add to. Parts take a mix of them (attention residuals, arXiv:2603.15031)."""
 
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import torch
 
@@ -21,16 +21,20 @@ from ..linear.weights import WeightMap
 from ..norm import RMSNorm
 from ..rotary import RotaryTables
 
+_EPS: Final = 1e-6
+"""Of the norms of streams without weights, whatever the model's is."""
+
 
 class _Last:
-    """The last stream, where none is kept."""
+    """The last stream, where none is kept, for each of some inputs."""
 
-    def __init__(self, hidden: int) -> None:
-        self._hidden = hidden
+    def __init__(self, hidden: int, inputs: int) -> None:
+        self._hidden, self._inputs = hidden, inputs
+        self.width = inputs * hidden
 
     def __call__(self, x: torch.Tensor, kept: int) -> torch.Tensor:
-        """x [tokens, streams · hidden] → [tokens, hidden], float32"""
-        return x[:, -self._hidden :].float()
+        """x [tokens, streams · hidden] → [tokens, inputs · hidden], float32"""
+        return x[:, -self._hidden :].float().repeat(1, self._inputs)
 
 
 class _Mix:
@@ -38,6 +42,7 @@ class _Mix:
 
     def __init__(self, weights: WeightMap, name: str, model: Backbone, context: LayerContext) -> None:
         self._hidden, self._invariant = model.hidden_size, context.invariant
+        self.width = model.hidden_size
         exact = replace(context, dtype=torch.float32)
         self._norm = RMSNorm(weights, f"{name}_norm", model.hidden_size, model.norm_eps, exact)
         self._score = context.empty(1, model.hidden_size, dtype=torch.float32)
@@ -47,13 +52,51 @@ class _Mix:
     def __call__(self, x: torch.Tensor, kept: int) -> torch.Tensor:
         """x [tokens, streams · hidden], of which the first ``kept`` streams and the last take part → [tokens,
         hidden], float32"""
-        streams = x.unflatten(1, (-1, self._hidden))
-        seen = torch.cat((streams[:, :kept], streams[:, -1:]), dim=1).float()
+        seen = _seen(x, kept, self._hidden)
         normed = self._norm.exact(seen.flatten(0, 1))
         scores = kernels.linear(normed, self._score, invariant=self._invariant).view(len(x), kept + 1)
-        shares = scores.softmax(1)
-        first, *others = ((each * share[:, None]) for each, share in zip(seen.unbind(1), shares.unbind(1), strict=True))
-        return sum(others, start=first)
+        return _weighted(seen, scores.softmax(1))
+
+
+class _QueriedMix:
+    """Of each query, Σ over streams s of softmax(query · n · hidden ** -0.5) · n with n = s / rms(s), in float32."""
+
+    def __init__(self, weights: WeightMap, name: str, inputs: int, model: Backbone, context: LayerContext) -> None:
+        self._hidden, self._invariant = model.hidden_size, context.invariant
+        self.width = inputs * model.hidden_size
+        self._norm = RMSNorm(weights, None, model.hidden_size, _EPS, replace(context, dtype=torch.float32))
+        self._queries = context.empty(inputs, model.hidden_size, dtype=torch.float32)
+        weights.add(f"{name}.query", self._queries[0] if inputs == 1 else self._queries)
+
+    def __call__(self, x: torch.Tensor, kept: int) -> torch.Tensor:
+        """x [tokens, streams · hidden], of which the first ``kept`` streams and the last take part → [tokens, queries ·
+        hidden], float32"""
+        normed = self._norm.exact(_seen(x, kept, self._hidden).flatten(0, 1))
+        scores = kernels.linear(normed, self._queries, invariant=self._invariant) * self._hidden**-0.5
+        seen = normed.view(len(x), kept + 1, self._hidden)
+        by_query = scores.view(len(x), kept + 1, -1).unbind(2)
+        return torch.cat([_weighted(seen, each.contiguous().softmax(1)) for each in by_query], dim=1)
+
+
+def _seen(x: torch.Tensor, kept: int, hidden: int) -> torch.Tensor:
+    """The first ``kept`` streams of x [tokens, streams · hidden], and the last → float32 [tokens, kept + 1, hidden]"""
+    streams = x.unflatten(1, (-1, hidden))
+    return torch.cat((streams[:, :kept], streams[:, -1:]), dim=1).float()
+
+
+def _weighted(streams: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
+    """The sum of streams [tokens, streams, hidden], times shares [tokens, streams], in order → [tokens, hidden]"""
+    first, *others = ((each * share[:, None]) for each, share in zip(streams.unbind(1), shares.unbind(1), strict=True))
+    return sum(others, start=first)
+
+
+def _mix_of(
+    weights: WeightMap, name: str, spec: BlockResidualSpec, model: Backbone, context: LayerContext, inputs: int = 1
+) -> _Mix | _QueriedMix:
+    """The mix stored as ``name``, of which there are as many side by side as ``inputs``."""
+    if spec.query:
+        return _QueriedMix(weights, name, inputs, model, context)
+    return _Mix(weights, name, model, context)
 
 
 class BlockResiduals:
@@ -61,7 +104,7 @@ class BlockResiduals:
 
     def __init__(self, weights: WeightMap, spec: BlockResidualSpec, model: Backbone, context: LayerContext) -> None:
         self._spec, self._hidden, self._stream = spec, model.hidden_size, context.stream
-        self._mix = _Mix(weights, spec.last, model, context)
+        self._mix = _mix_of(weights, spec.last, spec, model, context)
 
     def widened(self, x: Stream) -> Stream:
         """Embeddings [tokens, hidden] → [tokens, streams · hidden]"""
@@ -97,22 +140,25 @@ class BlockResidualLayer:
     ) -> None:
         self._hidden, self._stream = model.hidden_size, context.stream
         whole, prefix = model.layers[layer], model.layer_prefix(layer)
-        norms, kept = whole.norms, spec.kept(layer)
+        norms, kept, (of_mixer, of_network) = whole.norms, spec.kept(layer), whole.out_convs
         parts: tuple[LayerSpec, ...] = (
-            replace(whole, mlp=None, norms=replace(norms, mlp_in="", mlp_out="")),
-            replace(whole, mixer=None, norms=replace(norms, mixer_in="", mixer_out="")),
+            replace(whole, mlp=None, norms=replace(norms, mlp_in="", mlp_out=""), out_convs=(of_mixer, None)),
+            replace(whole, mixer=None, norms=replace(norms, mixer_in="", mixer_out=""), out_convs=(None, of_network)),
         )
         names = [f"{prefix}.{name}" for name in spec.parts]
-        mixes: list[_Mix | _Last] = [_Mix(weights, name, model, context) for name in names[0 if kept else 1 :]]
-        if not kept:
-            mixes.insert(0, _Last(model.hidden_size))
+        inputs = spec.inputs_of(layer)
+        mixes: list[_Mix | _QueriedMix | _Last] = [_Last(model.hidden_size, inputs)]
+        if kept:
+            mixes = [_mix_of(weights, names[0], spec, model, context, inputs)]
+        else:
             weights.pass_over(*(f"{names[0]}_{part}.weight" for part in ("norm", "proj")))  # in files of Kimi K3
-        of_mixer, of_network = (
+        mixes.append(_mix_of(weights, names[1], spec, model, context))
+        first, second = (
             (mix, Layer(weights, layer, model, rotary, context, spec=part))
             for mix, part in zip(mixes, parts, strict=True)
         )
         begins = spec.begins(layer)
-        self._parts = (*of_mixer, kept, begins), (*of_network, kept + begins, False)
+        self._parts = (*first, kept, begins), (*second, kept + begins, False)
 
     def __call__(self, delta: Delta | None, residual: Stream, batch: ForwardBatch) -> tuple[None, Stream]:
         """Run the layer over the streams ``residual``; returns no output to add, and the streams. ``delta`` is None."""
@@ -120,7 +166,7 @@ class BlockResidualLayer:
         for mix, part, kept, begins in self._parts:
             add = partial(self._begun, kept) if begins else self._added
             if isinstance(residual, Traced):
-                given = residual.call("a mix of streams", partial(_mixed, mix, kept), self._hidden)
+                given = residual.call("a mix of streams", partial(_mixed, mix, kept), mix.width)
                 out, _ = part(None, given, batch)
                 assert isinstance(out, Traced)
                 residual = residual.call("an output for the stream", add, residual.width, out)
@@ -140,5 +186,5 @@ class BlockResidualLayer:
         return torch.cat((before, x[:, -self._hidden :], behind, out.to(x.dtype)), dim=1)
 
 
-def _mixed(mix: _Mix | _Last, kept: int, x: torch.Tensor, _batch: Any) -> torch.Tensor:
+def _mixed(mix: _Mix | _QueriedMix | _Last, kept: int, x: torch.Tensor, _batch: Any) -> torch.Tensor:
     return mix(x, kept)

@@ -58,18 +58,24 @@ _RENAMED: Final = tuple(
         (r"\.attn\.wo_ud\.", ".self_attn.o_proj."),
         (r"\.attn\.", ".self_attn."),
         (r"_sconv\.weight\Z", "_sconv.conv1d.weight"),
+        (r"_sconv\.weight_proj\Z", "_sconv.weight_proj.weight"),
         (r"\.attn_norm\.", ".input_layernorm."),
         (r"\.mlp_norm\.", ".post_attention_layernorm."),
         (r"\.mlp\.w2_md\.", ".mlp.down_proj."),
         (r"\.mlp\.gate\.bias\Z", ".mlp.gate.e_score_correction_bias"),
+        (r"\Aattn_res\.mlp_queries\.(\d+)\Z", r"layers.\1.mlp_input.query"),
+        (r"\Aattn_res\.output_query\Z", "final_input.query"),
     )
 )
+_MIXER_QUERY: Final = re.compile(r"\Aattn_res\.attn_queries\.(\d+)\Z")
+"""Of the mix before the attention of a layer behind the first, of which the second has number 0 (Inkling 2)."""
 DRAFTS: Final = "model.mtp."
 """Prefix of the layers that predict further tokens, which are ignored."""
 
 
 def usual_name(stored: str) -> str | None:
-    """The name in transformers of a tensor of the text part in published files; None if they have no such tensor."""
+    """The name of a tensor of the text part in published files of Inkling and Inkling 2: that of Inkling in
+    transformers, or one of its kind; None if they have no such tensor."""
     if not stored.startswith(_PUBLISHED):
         return None
     name = stored.removeprefix(_PUBLISHED)
@@ -77,6 +83,8 @@ def usual_name(stored: str) -> str | None:
         return f"lm_head.{name.removeprefix('unembed.')}"
     for pattern, put in _RENAMED:
         name = pattern.sub(put, name)
+    if (query := _MIXER_QUERY.match(name)) is not None:
+        name = f"layers.{int(query[1]) + 1}.attention_input.query"
     return f"model.{name}"
 
 
@@ -93,11 +101,11 @@ def inkling(fields: Fields, name: str) -> ModelSpec:
     layers = (
         replace(
             layer,
-            mixer=_attention(fields, width, slides=slides),
+            mixer=attention(fields, width, slides=slides),
             mlp=moe if chosen else dense,
             out_convs=(out_convs[0], out_convs[1]),
         )
-        for layer, slides, chosen in zip(spec.layers, _slides(fields, spec), sparse, strict=True)
+        for layer, slides, chosen in zip(spec.layers, slides_of(fields, spec), sparse, strict=True)
     )
     said = fields.integer("unpadded_vocab_size", spec.vocab_size, most=spec.vocab_size)
     return replace(
@@ -122,7 +130,7 @@ def _usual(fields: Fields) -> Fields:
     return with_defaults(fields, **_DEFAULTS)
 
 
-def _slides(fields: Fields, spec: ModelSpec) -> list[bool]:
+def slides_of(fields: Fields, spec: ModelSpec) -> list[bool]:
     """Which layers have a window: those of a type, those that are listed, or all but every sixth."""
     count = len(spec.layers)
     if (kinds := fields.texts("layer_types")) is not None:
@@ -136,7 +144,8 @@ def _slides(fields: Fields, spec: ModelSpec) -> list[bool]:
     return [(layer + 1) % 6 != 0 for layer in range(count)]
 
 
-def _attention(fields: Fields, width: int, *, slides: bool) -> AttentionSpec:
+def attention(fields: Fields, width: int, *, slides: bool) -> AttentionSpec:
+    """Attention with a window, or a full one, of heads of its own. Raises :class:`ConfigError`."""
     prefix = "swa_" if slides else ""
     heads = fields.integer(f"{prefix}num_attention_heads", 64)
     kv_heads = fields.integer(f"{prefix}num_key_value_heads", 16 if slides else 8)

@@ -16,6 +16,7 @@ from . import glm5 as hf_glm5
 from . import hy4 as hf_hy4
 from . import hybrid as hf_hybrid
 from . import inkling as hf_inkling
+from . import inkling2 as hf_inkling2
 from . import latent as hf_latent
 from . import latent_variants as hf_latent_variants
 from . import mllama as hf_mllama
@@ -199,6 +200,7 @@ PARTS: Final[Mapping[str, Reader]] = {
     "hunyuan_vl_text": _hunyuan_vl,
     "hy_v4_vl_text": hf_hy4.hunyuan_v4_vl,
     "inkling_text": hf_inkling.inkling,
+    "inkling2_text": hf_inkling2.inkling2,
     "isaac_text": _isaac,
     "keye_text": _turned(hf_dense.qwen3, (16, 24, 24), interleaved=False),
     "minicpmv_text": _minicpmv,
@@ -280,6 +282,8 @@ _FAMILIES: Final[Mapping[str, MediaFamily]] = {
     "Idefics2ForConditionalGeneration": MediaFamily("idefics2", "mistral"),
     "Idefics3ForConditionalGeneration": MediaFamily("idefics3", "llama"),
     "InklingForConditionalGeneration": MediaFamily("inkling_mm_model", "inkling_text", "images, audio"),
+    "Inkling2ForCausalLM": MediaFamily("inkling2_text", "inkling2_text", takes=""),
+    "Inkling2ForConditionalGeneration": MediaFamily("inkling2", "inkling2_text"),
     "InternVLChatModel": MediaFamily("internvl_chat", "qwen2"),
     "InternVLForConditionalGeneration": MediaFamily("internvl", "qwen2", "images, video"),
     "IsaacForConditionalGeneration": MediaFamily("isaac", "isaac_text", own_text=True),

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Final, Literal
 
 from ..config_fields import ConfigError
 from .attention_parts import (
@@ -22,10 +22,13 @@ from .positions import DistanceBias, RopeConfig, check_rope
 from .projection import Projection
 from .recurrent import StateTensor
 
-QKNorm = Literal["none", "head", "head_own", "full", "layer", "layer_own", "layer_own_biased"]
+QKNorm = Literal["none", "head", "head_own", "full", "layer", "layer_own", "layer_own_biased", "clip"]
 """``head``: RMS norm over each head (Qwen3, Gemma-3). ``head_own``: the same with weights of each (K2 Horizon).
 ``full``: over the whole projection (OLMo-2). ``layer``: layer norm over each head (Phi). ``layer_own``: the same
-without a bias, with weights of each head (Command R+); ``layer_own_biased``: and with a bias of each (Chameleon)."""
+without a bias, with weights of each head (Command R+); ``layer_own_biased``: and with a bias of each (Chameleon).
+``clip``: a factor on each number of each head, then scaled down to a length (Inkling 2)."""
+_OF_HEADS: Final = "layer", "head_own", "clip"
+"""Beginnings of the kinds that norm each head, and have no instruction in programs."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +93,8 @@ class AttentionSpec:
     qk_norm: QKNorm = "none"
     qk_norm_names: tuple[str, str] | None = ("q_norm", "k_norm")
     """None: the norms have no weights (Llama 4); "": that one has none (Domyn Edge)."""
+    longest: float = 0.0
+    """Length of a head that ``clip`` scales longer ones down to."""
     rotated_first: bool = False
     """Whether heads are normed after the rotation (HunYuan)."""
     v_norm: bool = False
@@ -155,6 +160,9 @@ class AttentionSpec:
     """Whether matrices are stored as [inputs, outputs] (GPT-2)."""
     inputs: int = 1
     """Inputs of queries, keys and values in hidden sizes: 2 with an embedding before the hidden state (EAGLE-3)."""
+    apart: bool = False
+    """Whether keys, values, and queries with all else, each take an input of their own: these lie side by side, that of
+    queries first (Inkling 2)."""
     encoded: int = 0
     """Size of the encoder's states, of which cross-attention makes keys and values; 0: the hidden size."""
     name: str = "self_attn"
@@ -213,8 +221,13 @@ class AttentionSpec:
             into = (*into, (f"{name}.{chosen.router}", chosen.experts))
         into = queries if self.shares >= 0 else into
         into = (*into, *(part.sized for part in (self.index.parts(name, self.kv_heads) if self.index else ())))
+        sources = (*(0 for _ in queries), 1, 2) if self.apart else ()
         if self.distances is not None:
-            into = (*into, (f"{name}.{self.distances.into}", self.heads * self.distances.size))
+            into = (*into, *self.distances.parts(name, self.heads))
+            sources += (0,) * (len(into) - len(sources)) if self.apart else ()
+        if self.key_convs is not None and self.key_convs.heads:
+            into = (*into, *((f"{name}.{part}", size) for part, size in self.key_convs.taps))
+            sources += (1, 2) if self.apart else ()
         unbiased = [self.gate, "" if self.key_bias else "k_proj"]
         if self.value_experts is not None:
             unbiased += [part.removeprefix(f"{name}.") for part, _ in made]
@@ -225,6 +238,7 @@ class AttentionSpec:
                 self.qkv_bias,
                 tuple(f"{name}.{part}" for part in unbiased if part),
                 self.transposed,
+                sources,
             ),
             Projection(
                 ((f"{name}.{out}", hidden),),
@@ -252,6 +266,9 @@ class AttentionSpec:
             name = f"{prefix}.{self.name}.{which}"
             if self.qk_norm == "head_own":
                 yield f"{name}.weight", (heads * self.head_dim,)
+            elif self.qk_norm == "clip":
+                if which:
+                    yield f"{name}.scale", (heads, self.head_dim)
             elif self.qk_norm == "layer":
                 yield f"{name}.bias", (self.head_dim,)
                 yield f"{name}.weight", (self.head_dim,)
@@ -283,7 +300,7 @@ class AttentionSpec:
         if self.key_convs is not None:
             yield from self.key_convs.shapes(f"{prefix}.{self.name}")
         if self.distances is not None:
-            yield f"{prefix}.{self.name}.{self.distances.profiles}", (self.distances.size, self.distances.extent)
+            yield from self.distances.shapes(f"{prefix}.{self.name}", self.heads)
         if self.gate_bias:
             yield f"{prefix}.{self.name}.{self.gate_bias}", (self.heads,)
         if self.distance_bias is not None:
@@ -308,9 +325,9 @@ class AttentionSpec:
 
     @property
     def layer_norms(self) -> tuple[tuple[str, int], ...]:
-        """Names of layer norms, or RMS norms with weights of each head, of queries and keys, with their numbers of
-        heads."""
-        if not self.qk_norm.startswith(("layer", "head_own")) or self.qk_norm_names is None:
+        """Names of what norms each head of queries and keys, but for RMS norms with weights that all heads share, with
+        their numbers of heads."""
+        if not self.qk_norm.startswith(_OF_HEADS) or self.qk_norm_names is None:
             return ()
         q, k = self.qk_norm_names
         return (q, self.heads), (k, self.kv_heads)
@@ -319,7 +336,7 @@ class AttentionSpec:
     def qk_norm_sizes(self) -> tuple[int, int] | None:
         """Sizes of the RMS norms of queries and keys; None without."""
         match self.qk_norm:
-            case "none" | "head_own" | "layer" | "layer_own" | "layer_own_biased":
+            case "none" | "head_own" | "layer" | "layer_own" | "layer_own_biased" | "clip":
                 return None
             case "head":
                 return self.head_dim, self.head_dim
@@ -376,7 +393,7 @@ class AttentionSpec:
             raise ConfigError(f"{self.heads} query heads do not divide among {self.kv_heads} key-value heads")
         if self.chunked and not self.window:
             raise ConfigError("attention in chunks has a chunk of no tokens")
-        if self.qk_norm.startswith(("layer", "head_own")) and (self.rotated_first or self.qk_norm_names is None):
+        if self.qk_norm.startswith(_OF_HEADS) and (self.rotated_first or self.qk_norm_names is None):
             raise ConfigError("layer norms of heads that are rotated before, or have no weights, are not known")
         if self.chunk is not None and not self.fused:
             raise ConfigError("chunks of queries, keys and values that are stored apart are not known")
@@ -386,10 +403,13 @@ class AttentionSpec:
             self._check_convolved(self.convolved)
         if self.key_convs is not None:
             self.key_convs.check()
-        other = any((self.gated, self.fused, self.v_dim, self.index, self.loop, self.convolved, self.chunked))
-        other = other or self.shares >= 0 or self.qk_norm == "full"
+        other = any((self.fused, self.v_dim, self.index, self.loop, self.convolved, self.chunked))
+        other = other or (self.gated and not self.gate) or self.shares >= 0 or self.qk_norm == "full"
         if other and (self.key_convs is not None or self.distances is not None):
             raise ConfigError("attention with numbers by distance, or convolved keys, and more than heads is not known")
+        alike = self.fused or self.paired or self.convolved or self.value_experts or self.index or self.shares >= 0
+        if self.apart and (alike or self.qkv_bias or self.inputs > 1):
+            raise ConfigError("queries, keys and values of inputs of their own, with more than heads, are not known")
         if self.chosen is not None or self.difference is not None or self.query_latent is not None:
             self._check_between()
         if self.value_experts is not None:

@@ -192,29 +192,65 @@ class DistanceSpec:
     """Stored name of the projection to the numbers of all heads."""
     profiles: str = "rel_logits_proj.proj"
     """Stored name of the profiles, [size, extent]."""
+    longest: float = 0.0
+    """Most that the numbers of a head may have as length, behind a factor on each: they are scaled down to it (Inkling
+    2); 0: any, and there are no factors."""
+    factors: str = "rel_l2_clip.scale"
+    """Stored name of these factors, [heads, size]."""
+    sinks: str = ""
+    """Stored name of the projection to a score of each head without a value in its softmax, which each token makes
+    anew (Inkling 2); "": none."""
+
+    def parts(self, name: str, heads: int) -> tuple[tuple[str, int], ...]:
+        """The projections to the numbers and the scores without values; ``name``: the attention's."""
+        numbers = (f"{name}.{self.into}", heads * self.size)
+        return (numbers, (f"{name}.{self.sinks}", heads)) if self.sinks else (numbers,)
+
+    def shapes(self, prefix: str, heads: int) -> Shapes:
+        """Shapes of its stored tensors besides projections, by name; ``prefix``: the attention's."""
+        yield f"{prefix}.{self.profiles}", (self.size, self.extent)
+        if self.longest:
+            yield f"{prefix}.{self.factors}", (heads, self.size)
 
 
 @dataclass(frozen=True)
 class AddedConvSpec:
-    """x + conv(x): channels that are convolved over the last tokens, and added to what they were (Inkling)."""
+    """(x + conv(x)) · scale: channels that are convolved over the last tokens, and added to what they were
+    (Inkling)."""
 
     parts: tuple[tuple[str, int], ...]
     """Stored names and channels, in order."""
     width: int
     """Tokens that it sees, the current one included."""
+    scale: float = 1.0
+    heads: int = 0
+    """Heads of each part whose channels share taps that each token brings, which are added to stored ones (Inkling 2);
+    0: taps are stored alone."""
 
     @property
     def channels(self) -> int:
         return sum(size for _, size in self.parts)
 
     @property
+    def taps(self) -> tuple[tuple[str, int], ...]:
+        """The projections to taps of tokens, one a part."""
+        if not self.heads:
+            return ()
+        return tuple((f"{name}.weight_proj", self.heads * self.width) for name, _ in self.parts)
+
+    @property
     def state(self) -> StateTensor:
         """Its last inputs."""
-        return StateTensor((self.channels, self.width - 1), recurrent=False)
+        before = self.width - 1
+        return StateTensor((before, self.channels) if self.heads else (self.channels, before), recurrent=False)
 
     def shapes(self, prefix: str) -> Shapes:
-        """Shapes of its stored tensors, by name."""
-        yield from ((f"{prefix}.{name}.weight", (size, 1, self.width)) for name, size in self.parts)
+        """Shapes of its stored tensors besides projections, by name."""
+        for name, size in self.parts:
+            if self.heads:
+                yield f"{prefix}.{name}.static_w", (self.width, size)
+            else:
+                yield f"{prefix}.{name}.weight", (size, 1, self.width)
 
     def check(self) -> None:
         """Raise :class:`ConfigError` for contradictory fields."""

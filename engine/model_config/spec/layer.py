@@ -48,6 +48,9 @@ class Norms:
     kind: NormKind = "rms"
     bias: bool = False
     """For kind ``layer`` only."""
+    inputs: tuple[str, ...] = ()
+    """What stands for ``{}`` in the name of ``mixer_in``, if the mixer takes several inputs side by side, each with a
+    norm of its own (Inkling 2)."""
     weighted: bool = True
     """Whether they have weights."""
     in_eps: float = 0.0
@@ -89,6 +92,9 @@ class Norms:
         mixer, cross = (self.mixer_in, self.mixer_out, self.mixer_sum), (self.cross_in, self.cross_out, self.cross_sum)
         for name in filter(None, (*mixer, *cross, self.mlp_in, self.mlp_out, self.mlp_sum)):
             if name in self.unweighted:
+                continue
+            if self.inputs and name == self.mixer_in:
+                yield from ((f"{prefix}.{name.format(each)}.weight", (hidden,)) for each in self.inputs)
                 continue
             if name in self.gated:
                 yield f"{prefix}.{name}.norm.weight", (hidden,)
@@ -138,7 +144,7 @@ class LayerSpec:
     are of tokens that see a picture and other tokens pass the layer as they are (Llama 3.2 Vision)."""
     sums: tuple[str, str] | None = None
     """Stored names of scales and biases of the stream and of what is added to it, behind mixer and network (ZAYA)."""
-    out_convs: tuple[AddedConvSpec, AddedConvSpec] | None = None
+    out_convs: tuple[AddedConvSpec | None, AddedConvSpec | None] = (None, None)
     """Convolutions of the outputs of mixer and network before they are added to the stream (Inkling)."""
     sum_temperature: float = 0.0
     """If not 0, :attr:`sums` are gated instead: b · output + √(1 - b²) · stream by channel, where b = sigmoid(gate /
@@ -187,7 +193,7 @@ class LayerSpec:
         """Its recurrent states of a sequence, of fixed size."""
         parts = self.mixers if self.ngrams is None else (*self.mixers, self.ngrams)
         found = tuple(tensor for part in parts for tensor in part.states(hidden))
-        return (*found, *(conv.state for conv in self.out_convs or ()))
+        return (*found, *(conv.state for conv in self.out_convs if conv is not None))
 
     def shapes(self, prefix: str, hidden: int) -> Iterator[tuple[str, tuple[int, ...]]]:
         """Shapes of its stored tensors, by name."""
@@ -195,8 +201,8 @@ class LayerSpec:
             if part is not None:
                 yield from part.shapes(prefix, hidden)
         yield from self.norms.shapes(prefix, hidden)
-        for conv in self.out_convs or ():
-            yield from conv.shapes(prefix)
+        for conv in self.out_convs:
+            yield from () if conv is None else conv.shapes(prefix)
         for name in self.sums or ():
             if self.sum_temperature or self.sum_rate:
                 yield f"{prefix}.{name}.gate" if self.sum_temperature else f"{prefix}.{name}", (hidden,)
@@ -226,9 +232,8 @@ class LayerSpec:
         apart = self.mixer is None or self.mlp is None or self.parallel or self.norms.renews
         if self.sums is not None and apart and not (self.norms.renews and self.sum_rate):
             raise ConfigError("scaled sums in layers without two parts, one behind the other, are not known")
-        if self.out_convs is not None:
-            for conv in self.out_convs:
-                conv.check()
+        for conv in filter(None, self.out_convs):
+            conv.check()
             if apart or self.sums is not None or self.ngrams is not None:
                 raise ConfigError("convolved outputs in layers without two parts, one behind the other, are not known")
         if self.shortcut is not None and (self.parallel or (self.mlp is None and self.mixer is not None)):

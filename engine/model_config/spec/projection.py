@@ -16,6 +16,9 @@ class Projection:
     """Parts without a bias if the others have one."""
     transposed: bool = False
     """Whether matrices are stored as [inputs, outputs] (GPT-2)."""
+    sources: tuple[int, ...] = ()
+    """Which of several inputs side by side, of ``inputs`` numbers each, each part takes (Inkling 2); empty: there is
+    one."""
 
     @property
     def elements(self) -> int:

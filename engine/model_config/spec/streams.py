@@ -153,7 +153,7 @@ class StreamMixSpec:
 class BlockResidualSpec:
     """The stream before each block of layers is kept, and the stream begins anew behind it. Each part of a layer takes
     a mix of those kept and the stream, weighted by a softmax over their scores (attention residuals, arXiv:2603.15031;
-    Kimi K3, AliceAI)."""
+    Kimi K3, AliceAI, Inkling 2)."""
 
     layers: int
     block: int
@@ -162,6 +162,15 @@ class BlockResidualSpec:
     """Beginnings of the stored names of norms and scores, of a layer's mixer and network."""
     last: str = "model.output_attn_res"
     """Of what mixes the streams behind the last layer."""
+    query: bool = False
+    """Whether one vector stored as ``query`` takes the place of norm and scores: streams are normed without weights,
+    their scores are products with it · hidden ** -0.5, and the mix is of the normed ones (Inkling 2)."""
+    inputs: tuple[int, ...] = ()
+    """Of each layer, how many inputs its mixer takes side by side, each a mix of its own; empty: one."""
+
+    def inputs_of(self, layer: int) -> int:
+        """Inputs of a layer's mixer."""
+        return self.inputs[layer] if self.inputs else 1
 
     @property
     def blocks(self) -> int:
@@ -186,10 +195,15 @@ class BlockResidualSpec:
 
     def shapes(self, prefix: str, hidden: int, layer: int) -> Shapes:
         """Shapes of the tensors that a layer has for its streams; the first one's mixer takes the only one."""
-        for part in self.parts if layer else self.parts[1:]:
-            yield from self._shapes(f"{prefix}.{part}", hidden)
+        of_mixer, of_network = self.parts
+        if layer:
+            yield from self._shapes(f"{prefix}.{of_mixer}", hidden, self.inputs_of(layer))
+        yield from self._shapes(f"{prefix}.{of_network}", hidden)
 
-    def _shapes(self, name: str, hidden: int) -> Shapes:
+    def _shapes(self, name: str, hidden: int, inputs: int = 1) -> Shapes:
+        if self.query:
+            yield f"{name}.query", (hidden,) if inputs == 1 else (inputs, hidden)
+            return
         yield f"{name}_norm.weight", (hidden,)
         yield f"{name}_proj.weight", (1, hidden)
 
@@ -204,6 +218,8 @@ class BlockResidualSpec:
                 f"blocks of {self.block} among {self.layers} layers make {self.blocks} kept streams, expected at most "
                 f"{MOST_STREAMS - 1}"
             )
+        if self.inputs and not self.query:
+            raise ConfigError("several mixes of streams for one part, with norms of their own, are not known")
 
 
 StreamsSpec = AltUpSpec | HyperSpec | StreamMixSpec | BlockResidualSpec

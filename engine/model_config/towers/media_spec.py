@@ -81,6 +81,8 @@ _OPENCUA_PICTURE: Final = 151_664
 """``<|media_placeholder|>`` of OpenCUA."""
 _FUYU_PICTURE: Final = 71_011
 """``|SPEAKER|`` of Fuyu."""
+_INKLING_PICTURE: Final = 200_054
+"""``<|unused_200054|>`` of Inkling 2, where files leave it out."""
 _NEMO_VOCAB: Final = 131_072
 """Tokens of Nemotron 3.5 Transcribe, where files leave it out."""
 _PHI4_PICTURE: Final = 200_010
@@ -186,6 +188,8 @@ def _unnamed(config: Mapping[str, object]) -> int | None:
             return _QWENS_PAD
         case "fuyu", _:
             return _FUYU_PICTURE
+        case "inkling2", _:
+            return _INKLING_PICTURE
         case "opencua", _:
             return _OPENCUA_PICTURE
         case "phi4_multimodal" | "phi4mm", _:

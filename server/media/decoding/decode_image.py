@@ -8,6 +8,7 @@ import ctypes
 import io
 import struct
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 FORMATS: Final = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
 """Names in Pillow."""
+Opaque = Callable[["Image.Image"], "Image.Image"]
+"""Puts a picture in RGBA on something: the same in RGB."""
 _KNOWN: Final = "PNG, JPEG, WebP, GIF, BMP or TIFF"
 _SCANS: Final = 12
 """Most passes over a JPEG of the largest allowed size; a smaller one may have more. A pass costs as much as a file."""
@@ -26,8 +29,17 @@ _START_OF_SCAN: Final = b"\xff\xda"
 _CANVAS_OF_VP8X: Final = slice(24, 30)
 
 
-def decode_image(data: bytes, limits: DecodedLimits) -> "Image.Image":
-    """The picture, upright and in RGB, on white where it is transparent.
+def on_white(image: "Image.Image") -> "Image.Image":
+    """A picture in RGBA on white, in RGB."""
+    from PIL import Image
+
+    white = Image.new("RGBA", image.size, (255, 255, 255, 255))
+    white.alpha_composite(image)
+    return white.convert("RGB")
+
+
+def decode_image(data: bytes, limits: DecodedLimits, opaque: Opaque = on_white) -> "Image.Image":
+    """The picture, upright and in RGB; ``opaque`` says what is behind it where it is transparent.
 
     Raises :class:`..refusal.Refusal` for a file that is in none of :data:`FORMATS`, broken, truncated or too large.
     """
@@ -41,7 +53,8 @@ def decode_image(data: bytes, limits: DecodedLimits) -> "Image.Image":
                 _check_scans(data, image, limits)
                 image.load()
                 check_image(*image.size, limits)
-                shown = _upright(_in_rgb(image), _orientation(image))
+                shown = _upright(_in_colours(image), _orientation(image))
+                shown = opaque(shown) if shown.mode == "RGBA" else shown
                 shown.info = {}  # a colour profile among others
                 return shown
     except Refusal:
@@ -96,15 +109,12 @@ def _check_scans(data: bytes, image: "Image.Image", limits: DecodedLimits) -> No
         raise too_much("image", f"{scans} passes over its pixels", f"{_SCANS} over {limits.pixels} pixels")
 
 
-def _in_rgb(image: "Image.Image") -> "Image.Image":
-    from PIL import Image
-
+def _in_colours(image: "Image.Image") -> "Image.Image":
+    """In RGB, or in RGBA if it may be transparent."""
     if image.mode.startswith("I") or image.mode == "F":
         return _in_eight_bits(image)
     if "transparency" in image.info or image.mode in ("RGBA", "LA", "PA", "RGBa", "La"):
-        white = Image.new("RGBA", image.size, (255, 255, 255, 255))
-        white.alpha_composite(image.convert("RGBA"))
-        return white.convert("RGB")
+        return image.convert("RGBA")
     return image.convert("RGB")
 
 

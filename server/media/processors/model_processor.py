@@ -11,6 +11,7 @@ from stentor.engine.model_config.hf.thinker import thinker
 from stentor.engine.model_config.towers.media_spec import Modality, lacks_timm
 
 from ..decoding.decode_audio import SAMPLE_RATE
+from ..decoding.decode_image import Opaque, on_white
 from ..decoding.decode_video import Choose, DecodedVideo
 from ..refusal import Refusal
 from .load_processor import load
@@ -100,6 +101,12 @@ class ModelProcessor:
     def _in_company(self) -> Mapping[str, object]:
         """Options for a picture that is not the only one of its conversation."""
         return getattr(self._processor, "in_company", {})
+
+    @property
+    def opaque(self) -> Opaque:
+        """What puts transparent pictures on what the model expects behind them."""
+        own: Opaque = getattr(getattr(self._processor, "image_processor", None), "opaque", on_white)
+        return own
 
     def image(self, picture: Image.Image, options: Mapping[str, object], *, alone: bool) -> ModelInputs:
         """Raises :class:`..refusal.Refusal` for an image that the model cannot take."""

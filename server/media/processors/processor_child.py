@@ -111,7 +111,8 @@ def _inputs(processor: "ModelProcessor", job: ProcessorJob, data: bytes, limits:
         raise Refusal(processor.missing.get(job.modality, f"the model takes no {job.modality}"))
     match job.modality:
         case "image":
-            return processor.image(decode_image(data, limits), job.options, alone=job.alone)
+            picture = decode_image(data, limits, processor.opaque)
+            return processor.image(picture, job.options, alone=job.alone)
         case "video":
             return processor.video(decode_video(data, limits, processor.choose_frames(job.options)), job.options)
         case "audio":

@@ -33,6 +33,7 @@ from .images.apertus import ApertusImages
 from .images.cohere2 import Cohere2VisionImages
 from .images.fuyu import FuyuImages
 from .images.gemma4 import Gemma4UnifiedImages
+from .images.inkling import Inkling2Images
 from .images.keye import KeyeImages
 from .images.kimi import KimiImages, KimiK3Images, KimiVLImages
 from .images.lfm2_vl import Lfm2VlImages, Lfm2VlProcessor
@@ -142,6 +143,7 @@ OWN_IMAGES: Final[Mapping[str, Any]] = {
     "Cohere2VisionProcessor": Cohere2VisionImages,
     "FuyuProcessor": FuyuImages,
     "Gemma4UnifiedProcessor": Gemma4UnifiedImages,
+    "Inkling2Processor": Inkling2Images,
     **dict.fromkeys(("KeyeProcessor", "KeyeVL1_5Processor"), KeyeImages),
     "KimiK3Processor": KimiK3Images,
     "KimiVLProcessor": KimiVLImages,

@@ -99,6 +99,10 @@ def test_it_is_not_given_to_several_workers() -> None:
         ("model.llm.layers.3.mlp.w2_md.weight", "model.layers.3.mlp.down_proj.weight"),
         ("model.llm.layers.3.mlp.gate.bias", "model.layers.3.mlp.gate.e_score_correction_bias"),
         ("model.mtp.layers.0.norm.weight", "model.mtp.layers.0.norm.weight"),
+        ("model.llm.layers.5.attn.k_sconv.weight_proj", "model.layers.5.self_attn.k_sconv.weight_proj.weight"),
+        ("model.llm.attn_res.attn_queries.4", "model.layers.5.attention_input.query"),
+        ("model.llm.attn_res.mlp_queries.4", "model.layers.4.mlp_input.query"),
+        ("model.llm.attn_res.output_query", "model.final_input.query"),
     ],
 )
 def test_published_names_stand_for_those_of_transformers(stored: str, usual: str) -> None:

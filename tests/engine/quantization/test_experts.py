@@ -205,6 +205,45 @@ def test_experts_whose_codes_are_one_tensor_stay_in_them(block: int, tmp_path: P
             torch.testing.assert_close(found, values, rtol=1e-6, atol=0)
 
 
+def mxfp8(folder: Path, **scheme: Any) -> torch.Tensor:
+    """An Inkling 2 whose experts' rows have a power of two for 32 codes, gates and ups in turn; the logits of
+    transformers with their plain values."""
+    model = tiny.make("inkling2", folder)
+    stored = load_file(folder / "model.safetensors")
+    for name in [each for each in stored if each.endswith(("w13_weight", "w2_weight"))]:
+        groups = stored[name].unflatten(2, (-1, 32))
+        exponents = (groups.abs().amax(3) / 448).log2().ceil()
+        codes = (groups / exponents.exp2()[..., None]).to(torch.float8_e4m3fn)
+        values = (codes.float() * exponents.exp2()[..., None]).flatten(2)
+        layer = model.model.layers[int(name.split(".")[3])].mlp.experts
+        if name.endswith("w2_weight"):
+            layer.down_proj.data.copy_(values)
+        else:
+            layer.gate_up_proj.data.copy_(torch.cat((values[:, 0::2], values[:, 1::2]), dim=1))
+        stored |= {name: codes.flatten(2), f"{name}_scale": (exponents + 127).to(torch.uint8)}
+    save_file(stored, folder / "model.safetensors", metadata={"format": "pt"})
+    described = json.loads((folder / "config.json").read_text())
+    described["quantization_config"] = scheme
+    (folder / "config.json").write_text(json.dumps(described))
+    return make.logits_of(model)
+
+
+@pytest.mark.parametrize(
+    "scheme",
+    [{"quant_method": "mxfp8"}, {"quant_method": "fp8", "weight_block_size": [1, 32], "scale_fmt": "ue8m0"}],
+    ids=["mxfp8", "fp8"],
+)
+def test_experts_in_mxfp8_give_the_logits_of_their_values(scheme: dict[str, Any], tmp_path: Path) -> None:
+    expected = mxfp8(tmp_path, **scheme)
+    torch.testing.assert_close(logits_of(PagedDecoder(tmp_path)), expected, rtol=1e-4, atol=5e-4)
+
+
+def test_gates_and_ups_in_turn_that_share_scales_are_refused(tmp_path: Path) -> None:
+    mxfp8(tmp_path, quant_method="fp8", weight_block_size=[16, 16])
+    with pytest.raises(WeightError, match="has gates and ups in turn, and scales of blocks of 16 rows, expected"):
+        PagedDecoder(tmp_path)
+
+
 def test_scales_of_fewer_experts_than_there_are_codes_are_refused_in_one_line(tmp_path: Path) -> None:
     stacked_fp8(tmp_path, 0)
     stored = load_file(tmp_path / "model.safetensors")

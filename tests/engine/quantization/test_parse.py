@@ -40,6 +40,7 @@ def test_a_plain_checkpoint_has_no_quantisation() -> None:
             {"quant_method": "fp8", "weight_block_size": [128, 128], "fmt": "e4m3"},
             FP8Format("block", "group", "weight_scale_inv"),
         ),
+        ({"quant_method": "mxfp8"}, FP8Format("block", "group", "weight_scale_inv", (1, 32))),
         (
             {"quant_method": "gptq", "bits": 4, "group_size": 128, "desc_act": True},
             Int4Format("gptq", 128, symmetric=False, act_order=True, zero_offset=1),

@@ -1,5 +1,6 @@
-"""Pictures and sounds as Inkling is given them."""
+"""Pictures and sounds as Inkling and Inkling 2 are given them."""
 
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,12 @@ import transformers as untyped_transformers
 from PIL import Image
 from safetensors.numpy import load
 
+from stentor.server.media.decoding.decode_image import decode_image, on_white
+from stentor.server.media.decoding.decoded import DecodedLimits
 from stentor.server.media.processors.model_processor import ModelProcessor
 from stentor.server.media.refusal import Refusal
 from stentor.tests.server.audio.voices import tone
+from stentor.tests.support.vision_models import SPECIAL, write_tokenizer
 
 transformers: Any = untyped_transformers
 SIDE = 8
@@ -84,3 +88,48 @@ def test_a_sound_is_bins_of_frames_as_of_transformers(tmp_path: Path, seconds: f
 def test_a_sound_without_samples_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Refusal, match="refuses the sound: it is too short"):
         ModelProcessor(write(tmp_path)).audio(np.zeros(0, np.float32))
+
+
+def write_second(folder: Path, **images: Any) -> Path:
+    """The files of Inkling 2."""
+    (folder / "config.json").write_text(json.dumps({"model_type": "inkling2"}))
+    settings = {"image_processor_type": "Inkling2ImageProcessor", "size": {"height": SIDE, "width": SIDE}, **images}
+    (folder / "preprocessor_config.json").write_text(json.dumps(settings))
+    write_tokenizer(folder, "", special=(*SPECIAL, "<|unused_200054|>"), processor_class="Inkling2Processor")
+    return folder
+
+
+@pytest.mark.parametrize(("size", "grid"), [((20, 13), (1, 2, 3)), ((16, 8), (1, 1, 2)), ((3, 30), (1, 4, 1))])
+def test_a_picture_of_the_second_is_squares_without_one_behind_rows(
+    tmp_path: Path, size: tuple[int, int], grid: tuple[int, int, int]
+) -> None:
+    seen = ModelProcessor(write_second(tmp_path)).image(noise(*size), {}, alone=True)
+    _, rows, columns = grid
+    canvas = torch.full((rows * SIDE, columns * SIDE, 3), -1.0)
+    canvas[: size[1], : size[0]] = torch.from_numpy(np.asarray(noise(*size)).astype(np.float32))
+    squares = canvas.view(rows, SIDE, columns, SIDE, 3).transpose(1, 2).flatten(0, 1)
+    made = load(seen.payload)
+    assert made["pixel_values"] == pytest.approx(((squares / 255 - 0.5) / 0.5).numpy(), abs=1e-5)
+    assert made["image_grid_thw"].tolist() == [list(grid)]
+    assert (seen.replacement, seen.grid) == ("<|unused_200054|>" * rows * columns, grid)
+
+
+def test_a_square_of_two_sides_is_refused(tmp_path: Path) -> None:
+    folder = write_second(tmp_path, size={"height": SIDE, "width": 2 * SIDE})
+    with pytest.raises(Refusal, match="its squares have 8 times 16 pixels, expected as many"):
+        ModelProcessor(folder).image(noise(20, 13), {}, alone=True)
+
+
+def test_what_is_transparent_lies_on_a_checkerboard_for_the_second_alone(tmp_path: Path) -> None:
+    values = np.random.default_rng(4).integers(0, 256, (20, 18, 4), dtype=np.uint8)
+    values[0, 0, 3], values[0, 8, 3] = 0, 0
+    out = io.BytesIO()
+    Image.fromarray(values).save(out, "PNG")
+    shown = np.asarray(decode_image(out.getvalue(), DecodedLimits(), ModelProcessor(write_second(tmp_path)).opaque))
+    rows, columns = torch.arange(20)[:, None] // 8, torch.arange(18) // 8
+    behind = torch.where((rows + columns) % 2 == 0, 204, 153)[:, :, None]
+    given = torch.from_numpy(values).int()
+    expected = (given[..., :3] * given[..., 3:] + behind * (255 - given[..., 3:]) + 127) // 255
+    assert shown.tolist() == expected.tolist()
+    assert [shown[0, column].tolist() for column in (0, 8)] == [[204] * 3, [153] * 3]
+    assert ModelProcessor(write(tmp_path)).opaque is on_white

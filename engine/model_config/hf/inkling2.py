@@ -1,0 +1,125 @@
+"""Reads the config.json of Inkling 2: as Inkling, with mixes of kept streams before each part, heads of a bounded
+length, a score without a value that each token makes, and convolutions by taps of tokens."""
+
+from dataclasses import replace
+from typing import Final
+
+from ..config_fields import Fields
+from ..spec.attention import AttentionSpec
+from ..spec.attention_parts import AddedConvSpec
+from ..spec.layer import PRE, LayerSpec
+from ..spec.mlp import STACKED, MoESpec, RouterSpec
+from ..spec.model import ModelSpec
+from ..spec.streams import BlockResidualSpec
+from ..spec.token_input import TokenInputSpec
+from .common import common, expect, renamed, with_defaults
+from .inkling import DRAFTS, attention, slides_of
+from .moe import experts_of
+
+_OTHER_NAMES: Final = {
+    "conv_kernel_size": "sconv_kernel_size",
+    "max_position_embeddings": "model_max_length",
+    "moe_intermediate_size": "intermediate_size",
+    "n_routed_experts": "num_local_experts",
+    "route_scale": "routed_scaling_factor",
+    "sliding_window_size": "sliding_window",
+}
+"""Second names of fields."""
+_DEFAULTS: Final = {
+    "vocab_size": 201_024,
+    "hidden_size": 4608,
+    "intermediate_size": 2304,  # of no network
+    "moe_intermediate_size": 2304,
+    "num_hidden_layers": 48,
+    **{f"{which}num_attention_heads": 48 for which in ("", "swa_")},
+    **{f"{which}num_key_value_heads": 8 for which in ("", "swa_")},
+    "head_dim": 128,
+    "sliding_window_size": 1024,
+    "log_scaling_n_floor": 128_000,
+    "max_position_embeddings": 1_048_576,
+}
+_BOUNDS: Final = {"mlp_gate_softcap": 4.0, "mlp_up_softcap": 25.0}
+"""Those that kernels have of the experts' gate."""
+_NAMES: Final = (
+    replace(STACKED, into=("mlp.experts.w13_weight",), out="mlp.experts.w2_weight", interleaved=True),
+    STACKED,
+)
+"""Published ones, and those of transformers."""
+
+
+def inkling2(fields: Fields, name: str) -> ModelSpec:
+    """Inkling 2: layers with a window, and full ones that mix queries, keys and values apart."""
+    expect(fields, {"scoring_func": "sigmoid", **_BOUNDS})
+    fields = renamed(fields, {other: usual for usual, other in _OTHER_NAMES.items() if not fields.has(usual)})
+    fields = with_defaults(Fields({"eos_token_id": 200_006, **fields.values}), **_DEFAULTS)
+    spec = common(fields, name)
+    slides, moe = slides_of(fields, spec), _experts(fields, spec)
+    width, count = fields.integer("conv_kernel_size", 4), len(spec.layers)
+    kinds = {each: _layer(fields, moe, width, spec.hidden_size, slides=each) for each in {*slides}}
+    said = fields.integer("unpadded_vocab_size", min(200_058, spec.vocab_size), most=spec.vocab_size)
+    return replace(
+        spec,
+        layers=tuple(kinds[each] for each in slides),
+        streams=BlockResidualSpec(
+            count,
+            fields.integer("n_layers_per_attn_res_block", 6),
+            ("attention_input", "mlp_input"),
+            "model.final_input",
+            query=True,
+            inputs=tuple(1 if each else 3 for each in slides),
+        ),
+        tie_embeddings=False,  # whatever files say, as in transformers
+        input=TokenInputSpec(norm=f"{spec.embedding}.embed_norm"),
+        logits_softcap=fields.positive("final_logit_softcapping", 30.0),
+        unsaid=spec.vocab_size - said,
+        padded_head=True,
+        draft_prefix=DRAFTS,
+    )
+
+
+def _layer(fields: Fields, moe: MoESpec, width: int, hidden: int, *, slides: bool) -> LayerSpec:
+    """One with a window, or a full one."""
+    scale = (width + 1) ** -0.5
+    of_mixer, of_network = (
+        AddedConvSpec(((f"{part}_sconv.conv1d", hidden),), width, scale) for part in ("attn", "mlp")
+    )
+    norms = PRE if slides else replace(PRE, mixer_in="{}_input_norm", inputs=("q", "k", "v"))
+    return LayerSpec(_attention(fields, width, slides=slides), moe, norms, out_convs=(of_mixer, of_network))
+
+
+def _attention(fields: Fields, width: int, *, slides: bool) -> AttentionSpec:
+    fields.integer("log_scaling_n_floor")
+    like = attention(fields, width, slides=slides)
+    convs = AddedConvSpec(
+        tuple((f"{part}_sconv{'.conv1d' if slides else ''}", like.kv_size) for part in "kv"),
+        width,
+        (width + 1 if slides else 2 * width + 1) ** -0.5,
+        heads=0 if slides else like.kv_heads,
+    )
+    assert like.distances is not None
+    longest = fields.positive("rel_l2_clip_threshold", 8.0)
+    return replace(
+        like,
+        scale=like.head_dim**-0.5,
+        qk_norm="clip",
+        qk_norm_names=("q_l2_clip", ""),
+        longest=fields.positive("qk_l2_clip_threshold", 512**0.5),
+        v_norm=True,
+        gated=True,
+        gate="gate_attn",
+        apart=not slides,
+        key_convs=convs,
+        distances=replace(like.distances, longest=longest, sinks="attn_sink_proj"),
+    )
+
+
+def _experts(fields: Fields, spec: ModelSpec) -> MoESpec:
+    """Experts with sigmoid scores and a correction."""
+    router = RouterSpec(
+        fields.integer("num_experts_per_tok", 8),
+        score="sigmoid",
+        renormalize=True,
+        scale=fields.number("route_scale", 8.0),
+    )
+    chosen = experts_of(fields, spec, router, experts=384)
+    return replace(chosen, activation="situ", correction=True, names=_NAMES)
