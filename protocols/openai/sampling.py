@@ -186,7 +186,6 @@ class SamplingFields(UnservedMethods, kw_only=True):
 
     # Decoded so that clients get an error instead of being ignored.
     watermarking: Any = None
-    return_token_offsets: Any = None
     vllm_xargs: Any = None
     kv_transfer_params: Any = None
     ec_transfer_params: Any = None
@@ -249,7 +248,6 @@ class SamplingFields(UnservedMethods, kw_only=True):
 
 REFUSED_EVERYWHERE: Final = (
     "watermarking",
-    "return_token_offsets",
     "vllm_xargs",
     "kv_transfer_params",
     "ec_transfer_params",

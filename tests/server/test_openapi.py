@@ -361,6 +361,8 @@ async def test_answers_conform_to_their_schemas(document: dict[str, Any]) -> Non
         ),
         ("post", "/v1/completions", {"prompt": "a", "prompt_logprobs": 2, "return_token_ids": True}),
         ("post", "/v1/messages", {"model": "fake", "messages": HELLO, "max_tokens": 3}),
+        ("post", "/v1/chat/completions/render", {"messages": HELLO, "return_token_offsets": True}),
+        ("post", "/v1/responses/render", {"input": "hi", "max_output_tokens": 3}),
         ("post", "/v1/messages/render", {"model": "fake", "messages": HELLO, "max_tokens": 3}),
         ("post", "/v1/messages/count_tokens", {"model": "fake", "messages": HELLO}),
         ("post", "/generate", {"inputs": "x", "parameters": {"max_new_tokens": 3, "details": True}}),
