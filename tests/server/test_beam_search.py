@@ -279,6 +279,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"logit_bias": {"5": 1}}, "logit_bias"),
     ({"allowed_token_ids": [5]}, "allowed_token_ids"),
     ({"bad_words": ["x"]}, "bad_words"),
+    ({"vllm_xargs": {"ngram_size": 2}}, "vllm_xargs.ngram_size"),
     ({"presence_penalty": 1}, "presence_penalty"),
     ({"frequency_penalty": 1}, "frequency_penalty"),
     ({"repetition_penalty": 1.1}, "repetition_penalty"),

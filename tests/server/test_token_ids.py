@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from stentor.protocols.ipc.sampling import NoRepeat
 from stentor.tests.fakes import EOS, FakeEngine, fake_state, says
 from stentor.tests.server.harness import CHAT, COMPLETIONS, HELLO, chunks_of, events_of, in_memory
 
@@ -44,7 +45,7 @@ async def test_a_rendered_request_is_answered_as_the_request_it_was_made_from() 
     body = {
         **{"messages": HELLO, "temperature": 0.5, "seed": 7, "stop": ["l"], "max_completion_tokens": 9, "n": 2},
         **{"logprobs": True, "top_logprobs": 2, "logit_bias": {"5": 1.5}, "priority": 3, "cache_salt": "s"},
-        **{"response_format": {"type": "json_object"}},
+        **{"response_format": {"type": "json_object"}, "vllm_xargs": {"ngram_size": 3, "whitelist_token_ids": [9, 7]}},
     }
     direct, sent_on = FakeEngine(), FakeEngine()
     answer = (await post(CHAT, body, direct)).json()
@@ -52,6 +53,7 @@ async def test_a_rendered_request_is_answered_as_the_request_it_was_made_from() 
     tokens = (await post(GENERATE, rendered, sent_on)).json()
     assert sent_on.streams[0].prompt == direct.streams[0].prompt
     assert sent_on.streams[0].params == direct.streams[0].params
+    assert direct.streams[0].params.no_repeat == NoRepeat(3, 100, (7, 9))
     assert sent_on.submitted == direct.submitted
     assert sent_on.grammars == direct.grammars
     assert [choice["finish_reason"] for choice in tokens["choices"]] == ["stop", "stop"]
