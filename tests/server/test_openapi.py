@@ -393,6 +393,7 @@ async def test_vectors_and_scores_conform_to_their_schemas(document: dict[str, A
     labelled = model_of(FakePooler(), config(score=scores("fits")))
     requests: list[tuple[str, str, dict[str, Any] | None]] = [
         ("post", "/v1/embeddings", {"input": ["a", "b"]}),
+        ("post", "/v1/embeddings", {"input": ["a", "b"], "late_chunking": True}),
         ("post", "/v1/embeddings", {"input": "a", "encoding_format": "base64"}),
         ("post", "/v2/embed", {"texts": ["a"], "embedding_types": ["float", "int8", "base64"]}),
         ("post", "/api/embed", {"model": "vectors", "input": ["a"]}),
