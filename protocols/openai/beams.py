@@ -43,6 +43,7 @@ def check_beams(request: SamplingFields, limits: Limits) -> None:
     answer = wanted_answer(request, limits)
     given = {
         "stop": bool(request.stop),
+        "stop_regex": bool(request.stop_regex),
         "min_tokens": request.min_tokens > 0,
         "logit_bias": bool(request.logit_bias),
         "allowed_token_ids": request.allowed_token_ids is not None,

@@ -191,6 +191,8 @@ class SamplingFields(UnservedMethods, kw_only=True):
     # SGLang's and llama.cpp's
     rid: Annotated[str, Meta(max_length=limits.MAX_REQUEST_ID)] | None = None
     """Another name of ``request_id``."""
+    stop_regex: StopString | list[StopString] | None = None
+    """Patterns: the text ends with the first match of one, which is part of it."""
     no_stop_trim: bool = False
     """Another name of ``include_stop_str_in_output``."""
     repeat_penalty: Annotated[float, Meta(gt=0, le=10)] | None = None
@@ -209,7 +211,6 @@ class SamplingFields(UnservedMethods, kw_only=True):
     return_weight_versions: Any = None
     mm_payload: Any = None
     return_mm_kwargs: Any = None
-    stop_regex: Any = None
     custom_logit_processor: Any = None
     return_hidden_states: Any = None
     lora_path: Any = None
@@ -260,9 +261,17 @@ class SamplingFields(UnservedMethods, kw_only=True):
 
     @property
     def stop_strings(self) -> tuple[str, ...]:
-        if self.stop is None:
-            return ()
-        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+        return _each(self.stop)
+
+    @property
+    def stop_patterns(self) -> tuple[str, ...]:
+        return _each(self.stop_regex)
+
+
+def _each(given: str | list[str] | None) -> tuple[str, ...]:
+    if given is None:
+        return ()
+    return (given,) if isinstance(given, str) else tuple(given)
 
 
 REFUSED_EVERYWHERE: Final = (
@@ -272,7 +281,6 @@ REFUSED_EVERYWHERE: Final = (
     "return_weight_versions",
     "mm_payload",
     "return_mm_kwargs",
-    "stop_regex",
     "custom_logit_processor",
     "return_hidden_states",
     *("lora_path", "lora"),
@@ -297,6 +305,7 @@ def check_sampling(request: SamplingFields, max_tokens: int | None, max_tokens_f
     at_most(request.n, limits.max_choices, "n")
     at_most(request.best_of, limits.max_choices, "best_of")
     texts_at_most(request.stop, limits.max_stop_strings, limits.max_stop_length, "stop")
+    texts_at_most(request.stop_regex, limits.max_stop_strings, limits.max_stop_length, "stop_regex")
     items_at_most(request.stop_token_ids, limits.max_stop_tokens, "stop_token_ids")
     texts_at_most(request.bad_words, limits.max_bad_words, limits.max_bad_word_length, "bad_words")
     check_biases(request.logit_bias, limits)

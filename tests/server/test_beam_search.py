@@ -275,6 +275,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"length_penalty": 11}, "length_penalty"),
     ({"length_penalty": "long"}, "length_penalty"),
     ({"stop": "x"}, "stop"),
+    ({"stop_regex": "x"}, "stop_regex"),
     ({"min_tokens": 1, "max_tokens": 2}, "min_tokens"),
     ({"logit_bias": {"5": 1}}, "logit_bias"),
     ({"allowed_token_ids": [5]}, "allowed_token_ids"),

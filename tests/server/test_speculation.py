@@ -149,6 +149,7 @@ SAMPLING: dict[str, Any] = {
 LENGTHS: dict[str, Any] = {
     "stop": st.sampled_from((["a b"], ["b", "ca."], ["the ", "é"], ["ab", "cb", "  "], ["."])),
     "stop_token_ids": st.sampled_from(([97], [WORD["a b"], 99], list(range(40, 90)))),
+    "stop_regex": st.sampled_from(("[ab] c", [r"\s\s", "c+\\."])),
     "include_stop_str_in_output": st.booleans(),
     "min_tokens": st.integers(0, 20),
     "ignore_eos": st.booleans(),
