@@ -39,9 +39,9 @@ def _row_params(params: SamplingParams, *, constrained: bool) -> tuple[SamplingP
     # A constraint enforces min_tokens itself, so that a complete grammar can end the output before.
     if constrained and params.min_tokens:
         row = msgspec.structs.replace(row, min_tokens=0)
-    # Only the constraint enforces banned sequences, and they may be large.
-    if params.banned_sequences:
-        row = msgspec.structs.replace(row, banned_sequences=())
+    # Only the constraint enforces banned and repeated sequences, and they may be large.
+    if params.banned_sequences or params.no_repeat is not None:
+        row = msgspec.structs.replace(row, banned_sequences=(), no_repeat=None)
     # Log-probabilities of a prompt cost the worker time.
     plain = row if params.prompt_logprobs is None else msgspec.structs.replace(row, prompt_logprobs=None)
     return row, plain

@@ -301,17 +301,19 @@ class PoolingModel:
     def _embed(
         self, hidden: torch.Tensor, cu_seqlens: torch.Tensor, requests: Sequence[Pooling], wanted: Sequence[int]
     ) -> Iterator[torch.Tensor]:
-        """The vectors [1, dimensions] of the texts ``wanted``, in order."""
-        begins = cu_seqlens[:-1] + torch.tensor([request.skip for request in requests], device=cu_seqlens.device)
-        if len(wanted) == len(requests) and bool((begins == cu_seqlens[:-1]).all()):
+        """The vectors [1, dimensions] of the texts ``wanted``, in order; of a text in parts [parts, dimensions]."""
+        if len(wanted) == len(requests) and not any(request.skip or request.parts for request in requests):
             kept, bounds = hidden, cu_seqlens
         else:
-            rows = [torch.arange(int(begins[t]), int(cu_seqlens[t + 1]), device=hidden.device) for t in wanted]
+            at = cu_seqlens.tolist()
+            parts = [part for text in wanted for part in _parts(requests[text], at[text], at[text + 1])]
+            rows = [torch.arange(*part, device=hidden.device) for part in parts]
             kept = hidden[torch.cat(rows)]
             lengths = torch.tensor([0, *map(len, rows)], device=cu_seqlens.device)
             bounds = lengths.cumsum(0)
         vectors = self.after(pool(kept, bounds, self.config.modules.pooling))
-        for vector, number in zip(vectors.split(1), wanted, strict=True):
+        counts = [len(requests[text].parts) or 1 for text in wanted]
+        for vector, number in zip(vectors.split(counts), wanted, strict=True):
             request = requests[number]
             if request.dimensions and request.dimensions < vector.shape[1]:
                 vector = vector[:, : request.dimensions]
@@ -333,3 +335,10 @@ class PoolingModel:
             return self.scorer(hidden, tokens, cu_seqlens)
         assert self.scorer is not None
         return self.scorer(hidden, cu_seqlens)
+
+
+def _parts(request: Pooling, start: int, end: int) -> list[tuple[int, int]]:
+    """The half-open ranges that have a vector each, of a text at ``start`` to ``end``."""
+    ends = [start + part for part in request.parts] or [end]
+    # of a text that is read by its last token alone, that one is left
+    return list(zip([min(start + request.skip, end - 1), *ends], ends, strict=False))

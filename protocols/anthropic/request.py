@@ -7,7 +7,7 @@ from msgspec import Meta
 
 from ..common import limits
 from ..common.errors import BadRequest, missing, refused, wrong
-from ..openai.sampling import Name, not_served
+from ..openai.sampling import Name, VllmXargs, not_served
 from .content import Identifier, InputMessage, TextBlock
 from .context_management import ContextManagement
 from .errors import THREAD_UNSUPPORTED
@@ -21,7 +21,6 @@ REFUSED: Final = (
     "compaction",
     "fallbacks",
     "fallback_credit_token",
-    "vllm_xargs",
     "kv_transfer_params",
     "ec_transfer_params",
     "mm_payload",
@@ -140,7 +139,7 @@ class ConversationFields(msgspec.Struct, kw_only=True):
     compaction: Any = None
     fallbacks: Any = None
     fallback_credit_token: Any = None
-    vllm_xargs: Any = None
+    vllm_xargs: VllmXargs | None = None
     kv_transfer_params: Any = None
     ec_transfer_params: Any = None
     mm_payload: Any = None

@@ -25,6 +25,9 @@ class Pooling(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Whether it reads the last token alone, so that earlier tokens may come from the cache."""
     skip: int = 0
     """Tokens at the beginning that take part in attention and are not pooled."""
+    parts: tuple[int, ...] = ()
+    """``embed``: the ends of parts of the prompt, the first of which begins behind ``skip``. Each has a vector, and
+    what follows the last has none; empty: one vector of all."""
     adapter: str = ""
     """One of the model's own tasks, where it has adapters for them; "" is none."""
 

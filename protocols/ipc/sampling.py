@@ -10,6 +10,15 @@ MAX_LOGPROB_TOKEN_IDS = 128
 """Most tokens that a client may name in their place, as in vLLM."""
 
 
+class NoRepeat(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """No sequence of ``size`` tokens, 2 or more, comes twice in the output's last ``window`` tokens."""
+
+    size: int
+    window: int
+    exempt: tuple[int, ...] = ()
+    """Tokens that may end such a sequence again."""
+
+
 class SamplingParams(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Sampling parameters of one request.
 
@@ -52,6 +61,8 @@ class SamplingParams(msgspec.Struct, frozen=True, array_like=True, gc=False):
     processed_logprobs: bool = False
     """Log-probabilities of output tokens are of the distribution that they are sampled from: after penalties, bias,
     allowed tokens, temperature and cuts. A greedy row has no temperature and no cuts."""
+    no_repeat: NoRepeat | None = None
+    """The engine bans the last token of a sequence that would come again."""
 
     @property
     def needs_penalties(self) -> bool:

@@ -43,10 +43,12 @@ def check_beams(request: SamplingFields, limits: Limits) -> None:
     answer = wanted_answer(request, limits)
     given = {
         "stop": bool(request.stop),
+        "stop_regex": bool(request.stop_regex),
         "min_tokens": request.min_tokens > 0,
         "logit_bias": bool(request.logit_bias),
         "allowed_token_ids": request.allowed_token_ids is not None,
         "bad_words": bool(request.bad_words),
+        "vllm_xargs.ngram_size": request.vllm_xargs is not None and request.vllm_xargs.ngram_size is not None,
         "logprob_token_ids": request.logprob_token_ids is not None,
         "presence_penalty": bool(request.presence_penalty),
         "frequency_penalty": bool(request.frequency_penalty),

@@ -120,6 +120,8 @@ class ChatFields(SamplingFields, kw_only=True):
     echo: bool | None = None
     """The answer begins with the last message, if that is the assistant's."""
     return_prompt_text: bool | None = None
+    return_token_offsets: bool | None = None
+    """Of ``…/render``; without effect on an answer, as in vLLM."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -13,7 +13,7 @@ from .messages import check_messages
 
 ALONE: Final = (
     *("stream", "use_beam_search", "tools", "functions", "store"),
-    *("prompt_logprobs", "return_prompt_text", "return_routed_experts"),
+    *("prompt_logprobs", "return_prompt_text", "return_token_offsets", "return_routed_experts"),
 )
 """Fields of one conversation's request, whose answer has a place for them or is streamed."""
 

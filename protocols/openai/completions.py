@@ -23,6 +23,8 @@ class CompletionRequest(SamplingFields, kw_only=True):
     echo: bool | None = None
     logprobs: TopLogprobs | None = None
     add_special_tokens: bool = True
+    return_token_offsets: bool | None = None
+    """Of ``…/render``; without effect on an answer, as in vLLM."""
 
     decoder_prompt: str | list[TokenId] | None = None
     """Of encoder-decoders, whose encoder gets ``prompt``: what their decoder continues, behind the tokens that begin

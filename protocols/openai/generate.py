@@ -1,5 +1,6 @@
 """vLLM's endpoints of token ids: ``/inference/v1/generate``, and the requests to it that ``…/render`` makes."""
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
@@ -82,6 +83,9 @@ class RenderedRequest(msgspec.Struct, frozen=True, kw_only=True):
     kv_transfer_params: None = None
     prompt_text: str | UnsetType = UNSET
     """The prompt with its special tokens, if that was requested."""
+    token_offsets: Sequence[Annotated[Sequence[int], Meta(min_length=2, max_length=2)]] | UnsetType | None = UNSET
+    """The half-open range of characters that each token is from, if that was requested: of a conversation's in its
+    ``prompt_text``, of a completion's in its text. None: tokens were given, or do not follow from the text alone."""
 
 
 def sampling_of(request: ChatRequest | CompletionRequest) -> dict[str, Any]:

@@ -24,6 +24,9 @@ MAX_PATTERN_SIZE: Final = 256
 """Tokens of a pattern that may be looked for; each is compared at each token."""
 MAX_REPEATED_TOKENS: Final = 4096
 """Tokens of the longest pattern, repeated."""
+MAX_NGRAM: Final = 256
+MAX_NGRAM_WINDOW: Final = 1024
+"""Tokens that are looked through at each token for what may not be repeated, and compared."""
 
 IGNORED_FIELDS: Final = (
     "user",
@@ -62,6 +65,20 @@ class RepetitionDetection(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
     min_pattern_size: Annotated[int, Meta(ge=0, le=MAX_PATTERN_SIZE)] = 0
     """0 is 1."""
     min_count: Annotated[int, Meta(ge=0, le=MAX_REPEATED_TOKENS)] = 0
+
+
+class VllmXargs(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Fields of vLLM's extensions: others, of extensions that are not here, are refused.
+
+    With ``ngram_size``, no sequence of so many tokens comes twice in the last ``window_size`` of the output, as
+    DeepSeek-OCR is told to write.
+    """
+
+    ngram_size: Annotated[int, Meta(ge=2, le=MAX_NGRAM)] | None = None
+    window_size: Annotated[int, Meta(ge=1, le=MAX_NGRAM_WINDOW)] = 100
+    whitelist_token_ids: list[TokenId] | None = None
+    """They may end a sequence that came before: cells of tables, for example."""
+    session_id: Name | None = None
 
 
 class UnservedMethods(msgspec.Struct, kw_only=True):
@@ -127,6 +144,7 @@ class SamplingFields(UnservedMethods, kw_only=True):
     length_penalty: LengthPenalty | None = None
     """Of a beam search; without effect otherwise."""
     repetition_detection: RepetitionDetection | None = None
+    vllm_xargs: VllmXargs | None = None
     top_k: Annotated[int, Meta(ge=-1, le=limits.INT32_MAX)] | None = None
     min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
     repetition_penalty: Annotated[float, Meta(gt=0, le=10)] | None = None
@@ -173,6 +191,8 @@ class SamplingFields(UnservedMethods, kw_only=True):
     # SGLang's and llama.cpp's
     rid: Annotated[str, Meta(max_length=limits.MAX_REQUEST_ID)] | None = None
     """Another name of ``request_id``."""
+    stop_regex: StopString | list[StopString] | None = None
+    """Patterns: the text ends with the first match of one, which is part of it."""
     no_stop_trim: bool = False
     """Another name of ``include_stop_str_in_output``."""
     repeat_penalty: Annotated[float, Meta(gt=0, le=10)] | None = None
@@ -186,14 +206,11 @@ class SamplingFields(UnservedMethods, kw_only=True):
 
     # Decoded so that clients get an error instead of being ignored.
     watermarking: Any = None
-    return_token_offsets: Any = None
-    vllm_xargs: Any = None
     kv_transfer_params: Any = None
     ec_transfer_params: Any = None
     return_weight_versions: Any = None
     mm_payload: Any = None
     return_mm_kwargs: Any = None
-    stop_regex: Any = None
     custom_logit_processor: Any = None
     return_hidden_states: Any = None
     lora_path: Any = None
@@ -218,6 +235,8 @@ class SamplingFields(UnservedMethods, kw_only=True):
             self.n = self.n_cmpl
         if self.request_id is None:
             self.request_id = self.rid
+        if self.session_id is None and self.vllm_xargs is not None:
+            self.session_id = self.vllm_xargs.session_id
 
     def alternatives(self, top: int | None) -> int | None:
         """Alternatives at each generated token where the client asks for the ``top`` likeliest; None: no
@@ -242,21 +261,26 @@ class SamplingFields(UnservedMethods, kw_only=True):
 
     @property
     def stop_strings(self) -> tuple[str, ...]:
-        if self.stop is None:
-            return ()
-        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+        return _each(self.stop)
+
+    @property
+    def stop_patterns(self) -> tuple[str, ...]:
+        return _each(self.stop_regex)
+
+
+def _each(given: str | list[str] | None) -> tuple[str, ...]:
+    if given is None:
+        return ()
+    return (given,) if isinstance(given, str) else tuple(given)
 
 
 REFUSED_EVERYWHERE: Final = (
     "watermarking",
-    "return_token_offsets",
-    "vllm_xargs",
     "kv_transfer_params",
     "ec_transfer_params",
     "return_weight_versions",
     "mm_payload",
     "return_mm_kwargs",
-    "stop_regex",
     "custom_logit_processor",
     "return_hidden_states",
     *("lora_path", "lora"),
@@ -281,11 +305,15 @@ def check_sampling(request: SamplingFields, max_tokens: int | None, max_tokens_f
     at_most(request.n, limits.max_choices, "n")
     at_most(request.best_of, limits.max_choices, "best_of")
     texts_at_most(request.stop, limits.max_stop_strings, limits.max_stop_length, "stop")
+    texts_at_most(request.stop_regex, limits.max_stop_strings, limits.max_stop_length, "stop_regex")
     items_at_most(request.stop_token_ids, limits.max_stop_tokens, "stop_token_ids")
     texts_at_most(request.bad_words, limits.max_bad_words, limits.max_bad_word_length, "bad_words")
     check_biases(request.logit_bias, limits)
     items_at_most(request.allowed_token_ids, limits.max_allowed_tokens, "allowed_token_ids")
     at_most(request.prompt_logprobs, limits.max_logprobs, "prompt_logprobs")
+    if request.vllm_xargs is not None:
+        exempt = request.vllm_xargs.whitelist_token_ids
+        items_at_most(exempt, limits.max_allowed_tokens, "vllm_xargs.whitelist_token_ids")
     refuse(request, REFUSED_EVERYWHERE)
     request.check_methods()
     if request.stream_options is not None and not request.stream:

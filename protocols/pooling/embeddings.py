@@ -13,7 +13,7 @@ from .common import TextUsage
 from .formats import NumberFields
 
 JinaType = Literal["float", "base64", "binary", "ubinary"]
-REFUSED: Final = ("late_chunking", "late_chunking_params", "return_multivector")
+REFUSED: Final = ("late_chunking_params", "return_multivector")
 
 
 class EmbeddingRequest(NumberFields, kw_only=True):
@@ -30,6 +30,7 @@ class EmbeddingRequest(NumberFields, kw_only=True):
     embedding_type: JinaType | list[JinaType] | None = None
     """Jina's name for ``encoding_format``."""
     late_chunking: bool | None = None
+    """Jina's: the texts are parts of one, which is read as a whole; their vectors are made of its tokens."""
     late_chunking_params: Any = None
     return_multivector: bool | None = None
     images: Any = None
@@ -61,6 +62,11 @@ class EmbeddingRequest(NumberFields, kw_only=True):
             if len(wanted) != 1 or wanted[0] not in ("float", "base64"):
                 raise not_served("embedding_type", "`embedding_type` other than `float` or `base64`")
             self.encoding_format = wanted[0]
+        if self.late_chunking and self.conversations:
+            raise wrong("late_chunking", "needs texts in `input`; conversations are not parts of one text")
+        if self.late_chunking and self.truncate_prompt_tokens is not None:
+            field = "truncate" if self.truncate else "truncate_prompt_tokens"
+            raise wrong(field, "would cut off whole texts with `late_chunking`; leave it out, and send fewer texts")
         if self.purpose is not None and self.conversations:
             field = self.purpose[1]
             raise wrong(field, "puts a prompt before texts, and messages bring their own")

@@ -22,7 +22,7 @@ REFUSED: Final = (
     *("return_hidden_states", "return_routed_experts", "return_sampling_mask"),
     *("return_flat_raw_top_logprobs", "extra_key", "bootstrap_host", "bootstrap_room", "max_thinking_tokens"),
 )
-_REFUSED_SAMPLING: Final = ("stop_regex", "custom_params")
+_REFUSED_SAMPLING: Final = ("custom_params",)
 DEFAULT_MAX_TOKENS: Final = 128
 _FORMS: Final = {"json_schema": "json", "regex": "regex", "ebnf": "grammar", "structural_tag": "structural_tag"}
 _EACH: Final = (
@@ -54,7 +54,7 @@ class SglangSampling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     sampling_seed: int | None = None
     stop: str | list[str] | None = None
     stop_token_ids: list[TokenId] | None = None
-    stop_regex: Any = None
+    stop_regex: str | list[str] | None = None
     no_stop_trim: bool | None = None
     ignore_eos: bool | None = None
     skip_special_tokens: bool | None = None
@@ -94,6 +94,7 @@ class SglangSampling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             "logit_bias": self.logit_bias,
             "seed": self.sampling_seed,
             "stop": self.stop or None,
+            "stop_regex": self.stop_regex or None,
             "stop_token_ids": self.stop_token_ids,
             "include_stop_str_in_output": self.no_stop_trim,
             "ignore_eos": self.ignore_eos,

@@ -110,7 +110,7 @@ def _families(state: ServerState) -> list[tuple[Operations, Sequence[BaseRoute]]
         (chat.OPERATIONS, chat.routes(state.for_chat)),
         (chat_batch.OPERATIONS, chat_batch.routes(state.chat)),
         # before the stored chat completions, whose ids may have any name
-        (render.OPERATIONS, render.routes(state.chat)),
+        (render.OPERATIONS, render.routes(state.for_responses)),
         (llama_cpp.OPERATIONS, llama_cpp.routes(state.chat, state.control)),
         (stored_chats.OPERATIONS, stored_chats.routes(state.for_store)),
         (completions.OPERATIONS, completions.routes(state.chat)),

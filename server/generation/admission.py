@@ -7,9 +7,9 @@ from typing import Final, TypeVar
 
 from stentor.protocols.common.bounds import TOKEN_ID_BYTES, AnswerSize, described_bytes, ranked_bytes
 from stentor.protocols.common.errors import BadRequest, refused, wrong
-from stentor.protocols.ipc.sampling import SamplingParams
+from stentor.protocols.ipc.sampling import NoRepeat, SamplingParams
 from stentor.protocols.openai.chat import ChatRequest
-from stentor.protocols.openai.sampling import SamplingFields, check_token_ids
+from stentor.protocols.openai.sampling import SamplingFields, VllmXargs, check_token_ids
 
 from .chat_model import ChatModel
 from .routed_experts import expert_bytes
@@ -218,7 +218,15 @@ def resolve_sampling(
         routed_experts=routed_experts,
         num_drafts=None if request.speculative is None else request.speculative.num_tokens,
         processed_logprobs=logprobs is not None and processed,
+        no_repeat=_no_repeat(request.vllm_xargs, vocab),
     )
+
+
+def _no_repeat(given: VllmXargs | None, vocab_size: int) -> NoRepeat | None:
+    if given is None or given.ngram_size is None:
+        return None
+    exempt = check_token_ids(given.whitelist_token_ids, vocab_size, "vllm_xargs.whitelist_token_ids")
+    return NoRepeat(given.ngram_size, given.window_size, tuple(sorted(set(exempt))))
 
 
 def draw_seeds(seed: int | None, n: int) -> list[int]:

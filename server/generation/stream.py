@@ -22,6 +22,7 @@ from ..observability.request_metrics import RequestTracker
 from ..overload.memory_budget import TOKEN_BYTES
 from ..overload.queue_slots import QueueSlot
 from ..text.output.generation import Generation, GenerationRequest, Submitter, generate
+from ..text.output.stop_patterns import PatternRefused, compiled_patterns
 from .admission import draw_seeds
 from .chat_model import ChatModel
 from .constraints import FREE, Constraints
@@ -43,17 +44,20 @@ def generation_request(
 ) -> GenerationRequest:
     """``priority``: in place of the request's.
 
-    Raises BadRequest for a beam search whose beams would have to obey something.
+    Raises BadRequest for a beam search whose beams would have to obey something, and for patterns that cannot end a
+    text.
     """
     beams = wanted_beams(request)
     if beams is not None and (constraints.grammar or constraints.thinking):
         raise wrong("use_beam_search", "excludes forced and strict tools, and a thinking budget", "unsupported")
+    _check_patterns(request)
     return GenerationRequest(
         prompt=prompt,
         decoder_prompt=tuple(decoder_prompt),
         params=params,
         seeds=draw_seeds(request.seed, request.choices),
         stop=request.stop_strings,
+        stop_patterns=request.stop_patterns,
         include_stop=request.include_stop_str_in_output,
         skip_special_tokens=request.skip_special_tokens,
         spaces_between_special_tokens=request.spaces_between_special_tokens,
@@ -69,6 +73,17 @@ def generation_request(
         beams=beams,
         repetition=request.repetition_detection,
     )
+
+
+def _check_patterns(request: SamplingFields) -> None:
+    """Raises BadRequest."""
+    if not request.stop_patterns:
+        return
+    try:
+        compiled_patterns(request.stop_patterns)
+    except PatternRefused as error:
+        several = isinstance(request.stop_regex, list)
+        raise wrong(f"stop_regex[{error.place}]" if several else "stop_regex", str(error), "invalid_value") from None
 
 
 def _encoded(request: GenerationRequest, start: Sequence[int]) -> GenerationRequest:

@@ -71,6 +71,7 @@ _BEAMS_PARTLY: Final = {
     "best_of": "only as much as `n`, without `use_beam_search`",
     "length_penalty": "has an effect with `use_beam_search`",
 }
+_OFFSETS_PARTLY: Final = {"return_token_offsets": "has an effect on `…/render`"}
 _TRANSCRIPTION_PARTLY: Final = {
     "n": "only 1, without `use_beam_search`",
     "length_penalty": _BEAMS_PARTLY["length_penalty"],
@@ -88,7 +89,7 @@ REQUESTS: Final[tuple[Request, ...]] = (
         chat.ChatRequest,
         (*sampling.REFUSED_EVERYWHERE, *chat.REFUSED),
         (*_SAMPLING_IGNORED, *chat.IGNORED_FIELDS),
-        {"modalities": 'only `["text"]`', **_BEAMS_PARTLY, **sampling.METHODS_PARTLY},
+        {"modalities": 'only `["text"]`', **_OFFSETS_PARTLY, **_BEAMS_PARTLY, **sampling.METHODS_PARTLY},
     ),
     Request(
         ("/v1/chat/completions/batch",),
@@ -103,12 +104,12 @@ REQUESTS: Final[tuple[Request, ...]] = (
         completions.CompletionRequest,
         (*sampling.REFUSED_EVERYWHERE, *completions.REFUSED),
         (*_SAMPLING_IGNORED, "store", "metadata"),
-        {**_BEAMS_PARTLY, **sampling.METHODS_PARTLY},
+        {**_OFFSETS_PARTLY, **_BEAMS_PARTLY, **sampling.METHODS_PARTLY},
     ),
     Request(("/inference/v1/generate",), generate.TokensRequest, generate.REFUSED),
     Request(("/generative_scoring",), label_scores.GenerativeScoringRequest),
     Request(
-        ("/v1/responses",),
+        ("/v1/responses", "/v1/responses/render"),
         responses.ResponseRequest,
         (*responses.REFUSED, *responses.MOVED),
         responses.IGNORED_FIELDS,

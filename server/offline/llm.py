@@ -82,6 +82,8 @@ class SamplingParams(msgspec.Struct, kw_only=True, omit_defaults=True):
     spaces_between_special_tokens: bool = True
     truncate_prompt_tokens: int | None = None
     repetition_detection: dict[str, int] | None = None
+    extra_args: dict[str, Any] | None = None
+    """``vllm_xargs`` of a request: ``ngram_size``, ``window_size``, ``whitelist_token_ids``."""
     thinking_token_budget: int | None = None
     """Of :meth:`LLM.chat` alone."""
     structured_outputs: dict[str, Any] | StructuredOutputsParams | None = None
@@ -89,6 +91,8 @@ class SamplingParams(msgspec.Struct, kw_only=True, omit_defaults=True):
     def fields(self) -> dict[str, Any]:
         """Its fields of a request's body."""
         found: dict[str, Any] = msgspec.to_builtins(self, str_keys=True)
+        if self.extra_args is not None:
+            found["vllm_xargs"] = found.pop("extra_args")
         if self.max_tokens is not None:
             found["max_tokens"] = self.max_tokens
         if self.logprob_token_ids is not None:

@@ -126,7 +126,7 @@ class MemoryShare:
 def params_bytes(params: SamplingParams) -> int:
     """Bytes of the large fields of sampling parameters, in the server and again in the engine."""
     lists = (params.logit_bias, params.allowed_token_ids or (), params.banned_token_ids, params.logprob_token_ids)
-    entries = sum(map(len, lists))
+    entries = sum(map(len, lists)) + (0 if params.no_repeat is None else len(params.no_repeat.exempt))
     sequences = sum(map(len, params.banned_sequences))
     return TOKEN_BYTES * (entries + sequences) + 2 * _TUPLE_BYTES * len(params.banned_sequences)
 

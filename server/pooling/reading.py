@@ -3,6 +3,7 @@
 import string
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate, chain
 from typing import Any, Final, TypeVar
 
 import anyio
@@ -40,6 +41,8 @@ class Prompt:
     ids: list[int]
     skip: int = 0
     """Tokens at the beginning that are not pooled."""
+    parts: tuple[int, ...] = ()
+    """Ends of parts that are pooled on their own, of which the first begins behind ``skip``; empty: none."""
     second: int = 0
     """Beginning of the second of two texts, for models with token types."""
     media: PlacedMedia = field(default_factory=PlacedMedia)
@@ -136,6 +139,29 @@ async def read_texts(
             raise wrong(where, "must hold at least one token")
         prompts.append(Prompt(model.filled(fitting), skip))
     return prompts
+
+
+async def read_parts(
+    model: EmbeddingModel, texts: Sequence[str], room: LengthLimit, field: str, *, special: bool, prompt: str
+) -> Prompt:
+    """One prompt with all ``texts``, each a part of its own. ``prompt`` goes before the first.
+
+    Raises BadRequest naming an empty text, and where all are too long together: nothing is cut.
+    """
+    try:
+        before, *each = await encode(model, [prompt, *texts], special=False, most=room.most)
+    except TextTooLong as error:
+        raise room.too_long(error.fewest, field, "a text with at least ") from None
+    for place, text in enumerate(each):
+        if not text:
+            raise wrong(f"{field}[{place}]", "must hold at least one token")
+    ends = model.ends if special else _NO_ENDS
+    begin = [*ends.before, *before]
+    ids = [*begin, *chain.from_iterable(each), *ends.after]
+    if len(ids) > room.most:
+        raise room.too_long(len(ids), field)
+    parts = tuple(accumulate(map(len, each), initial=len(begin)))[1:]
+    return Prompt(model.filled(ids), len(begin), parts)
 
 
 async def encode(

@@ -136,8 +136,8 @@ class PoolingJob:
 
     def _submit(self, prompt: Prompt, wanted: Pooling, *, behind: bool) -> EngineEventStream:
         """Raises Overloaded if there is no room for the prompt's media."""
-        if prompt.skip or prompt.second:
-            wanted = msgspec.structs.replace(wanted, skip=prompt.skip, second=prompt.second)
+        if prompt.skip or prompt.second or prompt.parts:
+            wanted = msgspec.structs.replace(wanted, skip=prompt.skip, second=prompt.second, parts=prompt.parts)
         request = EngineRequest(
             prompt.ids,
             _NO_TOKENS,
@@ -191,7 +191,7 @@ def _numbers(config: PoolingConfig, prompt: Prompt, wanted: Pooling) -> int:
     tokens = len(prompt.ids) - prompt.skip
     match wanted.task:
         case "embed":
-            return wanted.dimensions or config.dimensions
+            return (wanted.dimensions or config.dimensions) * (len(prompt.parts) or 1)
         case "token_embed":
             if (marks := config.marked) is not None:
                 return sum(token in (marks.document, marks.query) for token in prompt.ids) * marks.outputs

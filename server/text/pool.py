@@ -151,6 +151,23 @@ class TokenizerPool:
         """The text of token ids."""
         return await self.run(lambda: self.tokenizer.decode(ids, skip_special_tokens, spaces_between_special_tokens))
 
+    async def offsets(
+        self,
+        text: str,
+        ids: Sequence[int],
+        add_special_tokens: bool,
+        *,
+        from_end: bool = False,
+        field: str = "prompt",
+    ) -> list[tuple[int, int]] | None:
+        """Where in ``text`` each token is from: see :meth:`.Tokenizer.offsets`. Raises as :meth:`encode`."""
+
+        def find() -> list[tuple[int, int]] | None:
+            with self.room.hold(self.tokenizer, [text], field):
+                return self.tokenizer.offsets(text, ids, add_special_tokens, from_end=from_end)
+
+        return await self.run(find)
+
     async def token_texts(self, ids: Sequence[int]) -> list[str]:
         """The text of each single token."""
         return await self.run(lambda: [self.tokenizer.token_to_text(id) for id in ids])

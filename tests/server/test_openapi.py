@@ -361,6 +361,8 @@ async def test_answers_conform_to_their_schemas(document: dict[str, Any]) -> Non
         ),
         ("post", "/v1/completions", {"prompt": "a", "prompt_logprobs": 2, "return_token_ids": True}),
         ("post", "/v1/messages", {"model": "fake", "messages": HELLO, "max_tokens": 3}),
+        ("post", "/v1/chat/completions/render", {"messages": HELLO, "return_token_offsets": True}),
+        ("post", "/v1/responses/render", {"input": "hi", "max_output_tokens": 3}),
         ("post", "/v1/messages/render", {"model": "fake", "messages": HELLO, "max_tokens": 3}),
         ("post", "/v1/messages/count_tokens", {"model": "fake", "messages": HELLO}),
         ("post", "/generate", {"inputs": "x", "parameters": {"max_new_tokens": 3, "details": True}}),
@@ -391,6 +393,7 @@ async def test_vectors_and_scores_conform_to_their_schemas(document: dict[str, A
     labelled = model_of(FakePooler(), config(score=scores("fits")))
     requests: list[tuple[str, str, dict[str, Any] | None]] = [
         ("post", "/v1/embeddings", {"input": ["a", "b"]}),
+        ("post", "/v1/embeddings", {"input": ["a", "b"], "late_chunking": True}),
         ("post", "/v1/embeddings", {"input": "a", "encoding_format": "base64"}),
         ("post", "/v2/embed", {"texts": ["a"], "embedding_types": ["float", "int8", "base64"]}),
         ("post", "/api/embed", {"model": "vectors", "input": ["a"]}),

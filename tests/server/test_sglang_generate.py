@@ -71,6 +71,13 @@ async def test_a_stop_text_is_named_and_kept_only_if_that_is_wanted() -> None:
     assert (await post(text="hello", sampling_params={"stop": ["l"], "no_stop_trim": True})).json()["text"] == "Hél"
 
 
+async def test_a_text_ends_with_what_matches_a_pattern() -> None:
+    for pattern in (r"\s", ["l{3}", r"\s"]):
+        answer = (await post(text="hello", sampling_params={"stop_regex": pattern, "stop": "😀"})).json()
+        assert (answer["text"], answer["meta_info"]["finish_reason"]) == ("Héllo ", {"type": "stop", "matched": r"\s"})
+        assert answer["meta_info"]["completion_tokens"] == len("Héllo ".encode())
+
+
 @pytest.mark.parametrize("burst", [1, 3])
 async def test_each_event_has_all_so_far_and_the_last_is_the_whole_answer(burst: int) -> None:
     engine = FakeEngine(answer=says("Héllo 😀"))
@@ -198,7 +205,9 @@ async def test_a_form_of_the_answer_is_held(name: str, form: str) -> None:
         ({"text": "a", "sampling_params": {"top_p": "x"}}, "sampling_params.top_p"),
         ({"text": "a", "sampling_params": {"max_tokens": 3}}, "sampling_params"),
         ({"text": "a", "sampling_params": {"max_new_tokens": 9999}}, "sampling_params.max_new_tokens"),
-        ({"text": "a", "sampling_params": {"stop_regex": "x"}}, "sampling_params.stop_regex"),
+        ({"text": "a", "sampling_params": {"stop_regex": "x$"}}, "sampling_params.stop_regex"),
+        ({"text": "a", "sampling_params": {"stop_regex": ["x", "(x"]}}, "sampling_params.stop_regex[1]"),
+        ({"text": "a", "sampling_params": {"stop_regex": ["x"] * 99}}, "sampling_params.stop_regex"),
         ({"text": "a", "sampling_params": {"json_schema": '{"type": "x"}'}}, "sampling_params.json_schema.type"),
         ({"text": "a", "return_logprob": True, "logprob_start_len": 2}, "logprob_start_len"),
         ({"text": "a", "sampling_params": [{"n": 1}]}, "sampling_params"),

@@ -142,10 +142,14 @@ SAMPLING: dict[str, Any] = {
     "logit_bias": st.sampled_from(({str(EOS): 4.0}, {"97": 5.0, "98": 5.0}, {str(THINK): 6.0, str(CALL): 5.0})),
     "allowed_token_ids": st.sampled_from((FEW, TEXT)),
     "bad_words": st.sampled_from((["a", "b c"], ["the "])),
+    "vllm_xargs": st.sampled_from(
+        ({"ngram_size": 2}, {"ngram_size": 3, "window_size": 9, "whitelist_token_ids": [97]})
+    ),
 }
 LENGTHS: dict[str, Any] = {
     "stop": st.sampled_from((["a b"], ["b", "ca."], ["the ", "é"], ["ab", "cb", "  "], ["."])),
     "stop_token_ids": st.sampled_from(([97], [WORD["a b"], 99], list(range(40, 90)))),
+    "stop_regex": st.sampled_from(("[ab] c", [r"\s\s", "c+\\."])),
     "include_stop_str_in_output": st.booleans(),
     "min_tokens": st.integers(0, 20),
     "ignore_eos": st.booleans(),

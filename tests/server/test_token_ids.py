@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from stentor.protocols.ipc.sampling import NoRepeat
 from stentor.tests.fakes import EOS, FakeEngine, fake_state, says
 from stentor.tests.server.harness import CHAT, COMPLETIONS, HELLO, chunks_of, events_of, in_memory
 
@@ -44,7 +45,7 @@ async def test_a_rendered_request_is_answered_as_the_request_it_was_made_from() 
     body = {
         **{"messages": HELLO, "temperature": 0.5, "seed": 7, "stop": ["l"], "max_completion_tokens": 9, "n": 2},
         **{"logprobs": True, "top_logprobs": 2, "logit_bias": {"5": 1.5}, "priority": 3, "cache_salt": "s"},
-        **{"response_format": {"type": "json_object"}},
+        **{"response_format": {"type": "json_object"}, "vllm_xargs": {"ngram_size": 3, "whitelist_token_ids": [9, 7]}},
     }
     direct, sent_on = FakeEngine(), FakeEngine()
     answer = (await post(CHAT, body, direct)).json()
@@ -52,6 +53,7 @@ async def test_a_rendered_request_is_answered_as_the_request_it_was_made_from() 
     tokens = (await post(GENERATE, rendered, sent_on)).json()
     assert sent_on.streams[0].prompt == direct.streams[0].prompt
     assert sent_on.streams[0].params == direct.streams[0].params
+    assert direct.streams[0].params.no_repeat == NoRepeat(3, 100, (7, 9))
     assert sent_on.submitted == direct.submitted
     assert sent_on.grammars == direct.grammars
     assert [choice["finish_reason"] for choice in tokens["choices"]] == ["stop", "stop"]
@@ -90,6 +92,58 @@ async def test_prompts_of_completions_are_a_list() -> None:
     assert first["sampling_params"] == {"max_tokens": 16}
     (cut,) = (await post(f"{COMPLETIONS}/render", {"prompt": "hello", "truncate_prompt_tokens": 2})).json()
     assert cut["token_ids"] == list(b"lo")
+
+
+async def test_a_response_is_written_as_it_is_answered_and_nothing_is_stored() -> None:
+    body = {
+        **{"input": [{"role": "user", "content": "hello"}], "instructions": "be kind", "max_output_tokens": 9},
+        **{"temperature": 0.5, "top_logprobs": 2, "priority": 3, "cache_salt": "s", "request_id": "abc"},
+        "tools": [{"type": "function", "name": "f", "parameters": {"type": "object"}}],
+    }
+    direct, sent_on = FakeEngine(answer=says("ok")), FakeEngine()
+    await post("/v1/responses", {**body, "seed": 7}, direct)
+    async with in_memory(fake_state(sent_on)) as client:
+        rendered = (await client.post("/v1/responses/render", json={**body, "seed": 7})).json()
+        assert rendered["request_id"] == "abc"
+        await client.post(GENERATE, json=rendered)
+        (stored,) = [await client.get("/v1/responses/abc")]
+        assert stored.status_code == 404
+    assert sent_on.streams[0].prompt == direct.streams[0].prompt
+    assert sent_on.streams[0].params == direct.streams[0].params
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({}, "input"),
+        ({"input": "a" * 999}, "input"),
+        ({"input": "a", "tools": [{"type": "mcp", "server_label": "x"}]}, "tools[0].server_url"),
+        ({"input": "aaaa", "context_management": [{"type": "compaction", "compact_threshold": 1}]}, "input"),
+        ({"input": "a", "previous_response_id": "resp_x"}, "previous_response_id"),
+    ],
+)
+async def test_a_response_that_could_not_be_answered_is_not_rendered(fields: Any, param: str) -> None:
+    assert (await post("/v1/responses/render", fields, status=400)).json()["error"]["param"] == param
+
+
+async def test_offsets_say_where_in_the_prompt_a_token_is_from() -> None:
+    body = {"messages": HELLO, "return_token_offsets": True}
+    rendered = (await post(f"{CHAT}/render", body)).json()
+    assert rendered["token_offsets"] == [[place, place + 1] for place in range(len(PROMPT))]
+    assert "prompt_text" not in rendered
+    assert "token_offsets" not in (await post(f"{CHAT}/render", {"messages": HELLO})).json()
+    prompts = {"prompt": ["hi", "é!"], "return_token_offsets": True}
+    words, letters = (await post(f"{COMPLETIONS}/render", prompts)).json()
+    assert words["token_offsets"] == [[0, 1], [1, 2]]
+    assert letters["token_offsets"] == [[0, 1], [0, 1], [1, 2]], "two bytes of one character"
+    for side, place in (("left", 3), ("right", 0)):
+        cut = {"prompt": "hello", "truncate_prompt_tokens": 2, "truncation_side": side, "return_token_offsets": True}
+        (found,) = (await post(f"{COMPLETIONS}/render", cut)).json()
+        assert found["token_offsets"] == [[place, place + 1], [place + 1, place + 2]]
+    (tokens,) = (await post(f"{COMPLETIONS}/render", {"prompt": [104, 105], "return_token_offsets": True})).json()
+    assert tokens["token_offsets"] is None
+    # as in vLLM: nothing in an answer
+    assert (await post(CHAT, body)).json()["choices"][0]["message"]["content"] == "ok"
 
 
 async def test_tokens_are_answered_by_tokens() -> None:

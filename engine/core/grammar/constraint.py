@@ -7,6 +7,7 @@ from stentor.protocols.ipc.actors import Fault, Submit
 from stentor.protocols.ipc.sampling import SamplingParams
 
 from .matcher import Matcher
+from .repeats import RepeatedSequences
 from .thinking import ThinkingBudget
 from .token_sets import set_of
 
@@ -71,13 +72,18 @@ class Complete(Exception):
 
 def is_constrained(submit: Submit) -> bool:
     """Whether the allowed tokens depend on the tokens drawn before: the sequences need a :class:`TokenConstraint`."""
-    return bool(submit.grammar or submit.params.banned_sequences) or submit.thinking is not None
+    params = submit.params
+    bans = bool(params.banned_sequences) or params.no_repeat is not None
+    return bool(submit.grammar) or bans or submit.thinking is not None
 
 
 class ParameterSets:
     """Token sets that follow from a request's parameters; shared by its sequences."""
 
-    __slots__ = ("early", "endings", "ends", "eos", "ids", "ignores_eos", "limited_by", "min_tokens", "size")
+    __slots__ = (
+        *("early", "endings", "ends", "eos", "ids", "ignores_eos", "limited_by", "min_tokens"),
+        *("no_repeat", "size"),
+    )
 
     def __init__(self, params: SamplingParams, size: int, eos: Sequence[int]) -> None:
         """``size`` is that of the vocabulary, ``eos`` the tokens that end a grammar. Ids of ``size`` and above are not
@@ -89,6 +95,7 @@ class ParameterSets:
         self.limited_by: Final[Fault] = "bad_words" if params.allowed_token_ids is None else "allowed_token_ids"
         self.ids: Final = allowed & ~set_of(params.banned_token_ids, size)
         self.endings: Final[Endings] = endings_of(params.banned_sequences)
+        self.no_repeat: Final = params.no_repeat
         self.ends: Final = frozenset(params.eos_token_ids)
         self.eos: Final = set_of((*eos, *params.eos_token_ids), size)
         """Allowed where a grammar is complete."""
@@ -96,17 +103,22 @@ class ParameterSets:
         self.early: Final = self.eos | set_of(params.stop_token_ids, size)
         """Banned below ``min_tokens``."""
 
+    def bans(self) -> list[BadWords | RepeatedSequences]:
+        """What bans tokens of a new sequence by those before."""
+        found: list[BadWords | RepeatedSequences] = [BadWords(self.endings)] if self.endings else []
+        return found if self.no_repeat is None else [*found, RepeatedSequences(self.no_repeat)]
+
 
 class TokenConstraint:
     """The constraint of one sequence. It accepts exactly the delivered tokens; drafts are tried on a copy."""
 
-    __slots__ = ("_bad_words", "_budget", "_count", "_matcher", "_sets", "ended")
+    __slots__ = ("_bans", "_budget", "_count", "_matcher", "_sets", "ended")
 
     def __init__(self, sets: ParameterSets, matcher: Matcher | None, budget: ThinkingBudget | None) -> None:
         self._sets = sets
         self._matcher = matcher
         self._budget = budget
-        self._bad_words = BadWords(sets.endings) if sets.endings else None
+        self._bans = sets.bans()
         self._count = 0
         self.ended = False
         """Whether the grammar allows no further token."""
@@ -115,7 +127,7 @@ class TokenConstraint:
         """Whether the token after ``least`` to ``most`` further tokens, not known yet, may be restricted."""
         if self._matcher is not None or self._count + least < self._sets.min_tokens:
             return True
-        if self._bad_words is not None and self._bad_words.may_ban(most, self._sets.size):
+        if any(ban.may_ban(most, self._sets.size) for ban in self._bans):
             return True
         return self._budget is not None and self._budget.may_be_due(most)
 
@@ -126,7 +138,7 @@ class TokenConstraint:
             None if self._matcher is None else self._matcher.copy(),
             None if self._budget is None else self._budget.copy(),
         )
-        twin._bad_words = None if self._bad_words is None else self._bad_words.copy()
+        twin._bans = [ban.copy() for ban in self._bans]
         twin._count, twin.ended = self._count, self.ended
         return twin
 
@@ -153,8 +165,8 @@ class TokenConstraint:
         self._count += 1
         if self._budget is not None:
             self._budget.take(token)
-        if self._bad_words is not None:
-            self._bad_words.take(token)
+        for ban in self._bans:
+            ban.take(token)
         matcher = self._matcher
         if matcher is None:
             return
@@ -198,7 +210,10 @@ class TokenConstraint:
         return self._left(tokens)
 
     def _banned(self) -> int:
-        return 0 if self._bad_words is None else self._bad_words.banned(self._sets.size)
+        banned = 0
+        for ban in self._bans:
+            banned |= ban.banned(self._sets.size)
+        return banned
 
     def _without(self, banned: int, tokens: int) -> int:
         """Remove banned tokens, unless no other token is left."""

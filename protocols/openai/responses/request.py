@@ -10,7 +10,7 @@ from ...common.bounds import at_most, chars_at_most, items_at_most, keys_at_most
 from ...common.errors import missing, wrong
 from ...common.limits import Limits
 from ..metadata import Metadata, check_metadata
-from ..sampling import Name, Probability, StopString, TokenId, TopLogprobs, not_served, refuse
+from ..sampling import Name, Probability, StopString, TokenId, TopLogprobs, VllmXargs, not_served, refuse
 from .tools import check_choice, check_tools
 
 Status = Literal["completed", "failed", "in_progress", "cancelled", "queued", "incomplete"]
@@ -60,7 +60,6 @@ REFUSED: Final = (
     "multi_agent",
     "enable_response_messages",
     "previous_input_messages",
-    "vllm_xargs",
     "watermarking",
     "kv_transfer_params",
     "ec_transfer_params",
@@ -182,6 +181,7 @@ class ResponseRequest(ContextFields, kw_only=True):
     logit_bias: dict[str, Annotated[float, Meta(ge=-100, le=100)]] | None = None
     allowed_token_ids: list[TokenId] | None = None
     bad_words: list[str] | None = None
+    vllm_xargs: VllmXargs | None = None
     ignore_eos: bool = False
     min_tokens: Annotated[int, Meta(ge=0, le=limits.INT64_MAX)] = 0
     skip_special_tokens: bool = True
@@ -198,7 +198,6 @@ class ResponseRequest(ContextFields, kw_only=True):
     multi_agent: Any = None
     enable_response_messages: Any = None
     previous_input_messages: Any = None
-    vllm_xargs: Any = None
     watermarking: Any = None
     kv_transfer_params: Any = None
     ec_transfer_params: Any = None

@@ -53,6 +53,7 @@ def chat_request(body: MessagesRequest) -> ChatRequest:
     fields["top_k"] = body.top_k
     fields["cache_salt"] = body.cache_salt
     fields["priority"] = body.priority
+    fields["vllm_xargs"] = body.vllm_xargs
     return chat_of(fields)
 
 

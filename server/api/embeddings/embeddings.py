@@ -29,6 +29,7 @@ from .requests import (
     now,
     pool_contents,
     pool_input,
+    pool_parts,
     reading_of,
     resolve_request,
     room_of,
@@ -60,7 +61,8 @@ async def embeddings(
     body.check(services.limits)
     what = resolve_request(services, request, context, body.model, body.priority, body.cache_salt, body.request_id)
     wanted = vectors(what.model, body.dimensions, body.normalizes, body.purpose and body.purpose[0])
-    found = await pool_input(services, what, body, wanted, body.purpose, FORMAT_BYTES[body.encoding_format])
+    pooled = pool_parts if body.late_chunking else pool_input
+    found = await pooled(services, what, body, wanted, body.purpose, FORMAT_BYTES[body.encoding_format])
     if body.encoding_format in ("bytes", "bytes_only"):
         return await binary_answer(what, found, body, flat=True)
     writer = what.writer()

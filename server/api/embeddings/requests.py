@@ -35,6 +35,7 @@ from ...pooling.reading import (
     Reading,
     read_content,
     read_messages,
+    read_parts,
     read_texts,
     side_by_side,
 )
@@ -158,6 +159,37 @@ async def pool_input(
     special = fields.add_special_tokens is not False and wanted.adapter != QUERY
     texts = await read_texts(model, fields.texts, reading.room, "input", special=special, prompt=before)
     return await what.job.run(texts, wanted, number_bytes=number_bytes)
+
+
+async def pool_parts(
+    services: EmbeddingServices,
+    what: ResolvedRequest,
+    fields: InputFields,
+    wanted: Pooling,
+    purpose: tuple[str, str] | None,
+    number_bytes: int,
+) -> list[Pooled]:
+    """A vector for each text of a request, all of which are read as one before their tokens are averaged: late chunking
+    (arXiv:2409.04701). Raises as :func:`pool_input`."""
+    model = what.model
+    if set(model.config.modules.pooling) != {"mean"}:
+        why = f"needs a model whose vectors are the mean of tokens, and those of `{model.name}` are not; leave it out"
+        raise wrong("late_chunking", why, "unsupported")
+    texts = [content_as_text(each) for each in fields.objects] or fields.texts
+    written = [text for text in texts if isinstance(text, str)]
+    if len(written) < len(texts):
+        raise wrong("input", "must hold texts with `late_chunking`", "invalid_value")
+    prompt = await read_parts(
+        model,
+        written,
+        room_of(services, model, fields),
+        "input",
+        special=fields.add_special_tokens is not False,
+        prompt=prompt_of(model.config, *(purpose or (None,))),
+    )
+    (made,) = await what.job.run([prompt], wanted, number_bytes=number_bytes)
+    size = len(made.data) // made.rows
+    return [Pooled(1, made.columns, made.data[at : at + size]) for at in range(0, len(made.data), size)]
 
 
 async def pool_contents(

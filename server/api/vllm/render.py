@@ -1,20 +1,24 @@
-"""``POST`` to ``/render`` below chat, completions and messages: prompts as token ids, without their answers."""
+"""``POST`` to ``/render`` below chat, completions, messages and responses: prompts as token ids, without their
+answers."""
 
 from collections.abc import Sequence
 from typing import Any, Final
 
-from msgspec import UNSET
+from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.routing import Route
 
 from stentor.protocols.anthropic.request import MessagesRequest, messages_decoder
 from stentor.protocols.common.decoding import decode
 from stentor.protocols.common.encoding import encode
+from stentor.protocols.common.errors import refused
 from stentor.protocols.openai import chat as chats
 from stentor.protocols.openai import completions
 from stentor.protocols.openai.chat import ChatRequest
-from stentor.protocols.openai.completions import CompletionRequest
+from stentor.protocols.openai.completions import CompletionRequest, Prompt
 from stentor.protocols.openai.generate import RenderedRequest, sampling_of
+from stentor.protocols.openai.responses.request import ResponseRequest
+from stentor.protocols.openai.responses.request import decoder as response_decoder
 from stentor.protocols.openai.sampling import not_served
 
 from ...generation.admission import Budget, check_prompt, context_length, kept_tokens
@@ -23,10 +27,14 @@ from ...generation.completion import DEFAULT_MAX_TOKENS, prompts_of
 from ...generation.prepare import prompt_of
 from ...http.error_shapes import ANTHROPIC
 from ...http.whole_answer import AnswerBudget, WholeAnswer
+from ...middleware.auth import caller_of
 from ...overload.request_context import RequestContext
 from ..anthropic.translate import chat_request, in_their_names
 from ..common.described import Operations, generation
 from ..common.endpoint import generation_route, name_anew, request_id
+from ..responses.naming import map_response_fields
+from ..responses.preparing import prepare
+from ..responses.services import ResponseServices
 
 OPERATIONS: Final[Operations] = {
     "/v1/chat/completions/render": generation(
@@ -38,16 +46,21 @@ OPERATIONS: Final[Operations] = {
         MessagesRequest,
         errors=ANTHROPIC,
     ),
+    "/v1/responses/render": generation(
+        "Write the prompt of a response as token ids, without answering it (vLLM)", RenderedRequest, ResponseRequest
+    ),
     "/v1/completions/render": generation(
         "Write prompts as token ids, without answering them (vLLM)", list[RenderedRequest], CompletionRequest
     ),
 }
 
 
-def routes(chat: ChatModel) -> list[Route]:
+def routes(services: ResponseServices) -> list[Route]:
+    chat = services.chat
     return [
         generation_route("/v1/chat/completions/render", chat, render_chat),
         generation_route("/v1/messages/render", chat, render_messages),
+        generation_route("/v1/responses/render", services, render_response),
         generation_route("/v1/completions/render", chat, render_completion),
     ]
 
@@ -72,8 +85,28 @@ async def _conversation(chat: ChatModel, body: ChatRequest, request: Request, co
     prompt = tokens[first:end]
     check_prompt(prompt, chat, "messages")
     name_anew(request, body.request_id)
-    text = await chat.pool.decode(prompt, skip_special_tokens=False) if body.return_prompt_text else None
-    return _answer(chat, _rendered(chat, body, request_id(request), prompt, text), context)
+    rendered = _rendered(chat, body, request_id(request), prompt)
+    if body.return_prompt_text or body.return_token_offsets:
+        text = await chat.pool.decode(prompt, skip_special_tokens=False)
+        if body.return_prompt_text:
+            rendered = replace(rendered, prompt_text=text)
+        if body.return_token_offsets:
+            offsets = await chat.pool.offsets(text, prompt, False, field="messages")
+            rendered = replace(rendered, token_offsets=offsets)
+    return _answer(chat, rendered, context)
+
+
+async def render_response(
+    services: ResponseServices, request: Request, content: bytes, context: RequestContext
+) -> WholeAnswer:
+    body = decode(response_decoder, content, services.limits)
+    prepared = await prepare(services, body, caller_of(request.scope), context.queue_slot.memory)
+    if prepared.compacts is not None:
+        raise refused("input", "the conversation would be compacted first, which is an answer", "unsupported")
+    if prepared.servers:
+        raise refused("tools", "tools of servers run within a response; offer functions", "unsupported")
+    with map_response_fields(prepared.response.tools):
+        return await _conversation(services.chat, prepared.chat, request, context)
 
 
 async def render_completion(chat: ChatModel, request: Request, content: bytes, context: RequestContext) -> WholeAnswer:
@@ -88,7 +121,19 @@ async def render_completion(chat: ChatModel, request: Request, content: bytes, c
     rendered = [
         _rendered(chat, body, f"{named}-{index}" if several else named, prompt) for index, prompt in enumerate(prompts)
     ]
+    if body.return_token_offsets:
+        offsets = [await _offsets(chat, body, *each) for each in zip(body.prompts, prompts, strict=True)]
+        rendered = [replace(one, token_offsets=found) for one, found in zip(rendered, offsets, strict=True)]
     return _answer(chat, rendered, context)
+
+
+async def _offsets(
+    chat: ChatModel, body: CompletionRequest, given: Prompt, tokens: Sequence[int]
+) -> list[tuple[int, int]] | None:
+    """Where in the client's text the kept tokens are from."""
+    if not isinstance(given, str):
+        return None
+    return await chat.pool.offsets(given, tokens, body.add_special_tokens, from_end=body.truncation_side != "right")
 
 
 def _rendered(
@@ -96,7 +141,6 @@ def _rendered(
     body: ChatRequest | CompletionRequest,
     named: str,
     prompt: Sequence[int],
-    text: str | None = None,
 ) -> RenderedRequest:
     return RenderedRequest(
         request_id=named,
@@ -107,7 +151,6 @@ def _rendered(
         stream_options=body.stream_options,
         cache_salt=body.cache_salt,
         priority=body.priority,
-        prompt_text=UNSET if text is None else text,
     )
 
 

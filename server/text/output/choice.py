@@ -7,11 +7,11 @@ from stentor.protocols.ipc.steps import TokenLogprobs
 
 from ..tokenizers.detokenizer import Detokenizer
 from .parsed import Parsed
-from .stop import StopMatcher
+from .stop_patterns import Matcher
 
 
 class OutputChoice:
-    """The text of one choice: detokenised, checked for stop strings, and parsed if there is a parser."""
+    """The text of one choice: detokenised, checked for stop strings and patterns, and parsed if there is a parser."""
 
     __slots__ = ("_detokenizer", "_ends", "_matcher", "_min_tokens", "_parsed", "index", "open", "produced")
 
@@ -19,7 +19,7 @@ class OutputChoice:
         self,
         index: int,
         detokenizer: Detokenizer,
-        matcher: StopMatcher | None,
+        matcher: Matcher | None,
         ends: frozenset[int],
         min_tokens: int,
         parsed: Parsed | None,
@@ -45,7 +45,7 @@ class OutputChoice:
         return not self._min_tokens or self.produced > self._min_tokens
 
     def push(self, tokens: list[int], logprobs: list[TokenLogprobs] | None, deltas: list[Delta]) -> None:
-        """Takes the next tokens, up to the one that completes a stop string."""
+        """Takes the next tokens, up to the one that completes a stop string or a pattern."""
         if self._parsed is not None:
             self._push_parsed(tokens, logprobs, self._parsed, deltas)
             return
@@ -58,7 +58,7 @@ class OutputChoice:
             shown = tokens[:-1]
         deltas.append(Text(self.index, self._detokenizer.push(shown), tokens, logprobs))
 
-    def _push_watched(self, tokens: list[int], logprobs: list[TokenLogprobs] | None, matcher: StopMatcher) -> Text:
+    def _push_watched(self, tokens: list[int], logprobs: list[TokenLogprobs] | None, matcher: Matcher) -> Text:
         text = ""
         for taken, token in enumerate(tokens, 1):
             text += self._read(token)

@@ -20,6 +20,7 @@ from .choice import OutputChoice
 from .parsed import Parsed
 from .slices import entries, slices_of
 from .stop import StopMatcher, compiled_stops
+from .stop_patterns import Matcher, PatternMatcher, compiled_patterns
 
 if TYPE_CHECKING:
     from .repetition import RepetitionDetector
@@ -62,6 +63,8 @@ class GenerationRequest(EngineRequest, frozen=True, kw_only=True):
 
     stop: tuple[str, ...] = ()
     """Stop strings; none may be empty."""
+    stop_patterns: tuple[str, ...] = ()
+    """Of :class:`.stop_patterns.StopPatterns`, which takes them."""
     include_stop: bool = False
     """The stop string or stop token that ends a choice is part of its text."""
     skip_special_tokens: bool = True
@@ -112,6 +115,12 @@ class Generation:
     ) -> None:
         params = request.params
         stops = compiled_stops(request.stop) if request.stop else None
+        patterns = compiled_patterns(request.stop_patterns) if request.stop_patterns else None
+
+        def matcher() -> Matcher | None:
+            strings = None if stops is None else StopMatcher(stops, include=request.include_stop)
+            return strings if patterns is None else PatternMatcher(patterns, strings)
+
         ends = frozenset[int]()
         if not request.include_stop:
             ends = frozenset((*params.eos_token_ids, *params.stop_token_ids))
@@ -130,7 +139,7 @@ class Generation:
                     prompt_tail=request.prompt[-PROMPT_TAIL:],
                     visible=visible,
                 ),
-                None if stops is None else StopMatcher(stops, include=request.include_stop),
+                matcher(),
                 ends,
                 params.min_tokens,
                 None if make_parser is None else Parsed(index, make_parser()),

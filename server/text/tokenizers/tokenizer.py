@@ -113,6 +113,23 @@ class Tokenizer:
             return [encoding.ids for encoding in batch]
         return [self._single_bos(text, encoding.ids) for text, encoding in zip(texts, batch, strict=True)]
 
+    def offsets(
+        self, text: str, ids: Sequence[int], add_special_tokens: bool = True, *, from_end: bool = False
+    ) -> list[tuple[int, int]] | None:
+        """The half-open range of characters in ``text`` that each of ``ids`` is from; that of a token which was added
+        to the text is empty.
+
+        ``ids`` are the first tokens of ``text``, or with ``from_end`` its last. None if they are not.
+        """
+        (encoding,) = self.backend.encode_batch([text], add_special_tokens=add_special_tokens)
+        every = encoding.ids
+        added = len(every) - len(self._single_bos(text, every)) if add_special_tokens else 0
+        first = len(every) - len(ids) if from_end else added
+        if first < added or every[first : first + len(ids)] != list(ids):
+            return None
+        offsets: list[tuple[int, int]] = encoding.offsets[first : first + len(ids)]
+        return offsets
+
     def count_in_pieces(self, text: str) -> int:
         """How many tokens ``text`` has, and one more at most for each place where it is cut: in little memory."""
         pieces = (text[start : start + _PIECE_CHARS] for start in range(0, len(text), _PIECE_CHARS))

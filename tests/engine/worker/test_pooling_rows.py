@@ -70,6 +70,28 @@ def test_the_two_texts_of_a_pair_are_told_apart(tmp_path: Path) -> None:
     assert len(made[2]) == 32
 
 
+def test_parts_of_a_text_that_is_read_as_a_whole_have_a_vector_each(tmp_path: Path) -> None:
+    theirs = saved(transformers.MPNetModel(transformers.MPNetConfig(**BERT), add_pooling_layer=False), tmp_path)
+    text, other = [5, 6, 7, 8, 9, 10, 11], [12, 13]
+    in_parts = Pooling("embed", normalize=False, skip=1, parts=(3, 6), dimensions=20)
+    made = runner_of(tmp_path).step(step(0, (other, Pooling("embed", normalize=False)), (text, in_parts))).pooled
+    whole, parts = (np.frombuffer(row.pooled.data, "<f4").reshape(row.pooled.rows, -1) for row in made)
+    with torch.inference_mode():
+        hidden = theirs(input_ids=torch.tensor([text])).last_hidden_state[0]
+        expected = torch.stack([hidden[1:3].mean(0), hidden[3:6].mean(0)])
+        alone = theirs(input_ids=torch.tensor([other])).last_hidden_state[0].mean(0)
+    np.testing.assert_allclose(parts, expected.numpy()[:, :20], atol=1e-5)
+    np.testing.assert_allclose(whole[0], alone.numpy(), atol=1e-5)
+
+
+def test_a_text_of_which_the_last_token_is_read_may_begin_with_tokens_that_are_not_pooled(tmp_path: Path) -> None:
+    config = transformers.Qwen2Config(**BERT, num_key_value_heads=2)
+    saved(transformers.Qwen2Model(config), tmp_path)
+    last, skipping = Pooling("embed", last=True), Pooling("embed", last=True, skip=2)
+    one, other = runner_of(tmp_path).step(step(0, ([5, 6, 7], last), ([5, 6, 7], skipping))).pooled
+    assert one.pooled.data == other.pooled.data
+
+
 def test_a_slot_is_used_again(tmp_path: Path) -> None:
     saved(transformers.MPNetModel(transformers.MPNetConfig(**BERT), add_pooling_layer=False), tmp_path)
     runner = runner_of(tmp_path)

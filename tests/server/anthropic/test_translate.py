@@ -74,6 +74,9 @@ def test_vllms_own_fields_are_passed_on_and_the_template_gets_the_clients_word()
     assert request.cache_salt == "s"
     assert request.chat_template_kwargs == {"enable_thinking": True, "a": 1, "thinking": False}
     assert translated().chat_template_kwargs is None
+    asked = translated(vllm_xargs={"ngram_size": 3}).vllm_xargs
+    assert asked is not None
+    assert (asked.ngram_size, asked.window_size) == (3, 100)
     with pytest.raises(BadRequest, match="`vllm_xargs`"):
         translated(vllm_xargs={"a": 1})
 

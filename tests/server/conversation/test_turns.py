@@ -336,7 +336,7 @@ def prompt_of(state: ServerState) -> str:
         ({"input_ids": [1]}, "input_ids"),
         ({"session_params": {"id": "a"}}, "session_params"),
         ({"separate_reasoning": False, "include_reasoning": False}, "separate_reasoning"),
-        ({"stop_regex": "a+"}, "stop_regex"),
+        ({"stop_regex": "^a"}, "stop_regex"),
         ({"messages": [{"role": "assistant", "content": "a", "audio": {"id": "1"}}, *HELLO]}, "messages[0].audio"),
     ],
 )

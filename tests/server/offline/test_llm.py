@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -221,6 +222,22 @@ def test_words_that_are_bad_are_not_written(llm: LLM) -> None:
     assert f" {alone}" not in spared.outputs[0].text
     assert phrase not in spared.outputs[0].text
     assert len(spared.outputs[0].token_ids) == 24
+
+
+def test_no_sequence_of_the_window_is_written_twice_where_that_is_asked(llm: LLM) -> None:
+    prompt = "The capital of France is"
+    plain = stentor.SamplingParams(max_tokens=64, temperature=0, ignore_eos=True)
+    rule = {"ngram_size": 2, "window_size": 100, "whitelist_token_ids": set[int]()}
+    told = stentor.SamplingParams(max_tokens=64, temperature=0, ignore_eos=True, extra_args=rule)
+
+    def pairs(params: stentor.SamplingParams) -> list[tuple[int, int]]:
+        (answer,) = llm.generate(prompt, params)
+        return list(pairwise(answer.outputs[0].token_ids))
+
+    free, spared = pairs(plain), pairs(told)
+    assert len(free) == len(spared) == 63
+    assert len(set(free)) < 63
+    assert len(set(spared)) == 63
 
 
 def test_conversations_are_answered(llm: LLM) -> None:

@@ -56,7 +56,9 @@ def pooled_of(ids: Sequence[int], pooling: Pooling, labels: int) -> Pooled:
     rows: list[list[float]] = []
     match pooling.task:
         case "embed":
-            rows = [vector_of(ids, pooling)]
+            begins = [pooling.skip, *pooling.parts]
+            rows = [vector_of(ids[begin:end], pooling) for begin, end in zip(begins, pooling.parts, strict=False)]
+            rows = rows or [vector_of(ids, pooling)]
         case "token_embed":
             rows = [vector_of([id], pooling) for id in ids]
         case "classify":

@@ -15,7 +15,7 @@ from stentor.protocols.ipc.pooling import Pooling
 from stentor.server.common import loop_turns
 from stentor.server.common.loop_turns import LoopTurns
 from stentor.server.pooling import encoding
-from stentor.tests.server.harness import in_memory
+from stentor.tests.server.harness import HELLO, in_memory
 from stentor.tests.server.pooling.asking import COLBERT, SPARSE, post
 from stentor.tests.server.pooling.pooler import (
     CLS,
@@ -185,7 +185,7 @@ async def test_fields_of_jinas_api_are_taken() -> None:
     answer = await post(engine, EMBEDDINGS, body)
     assert isinstance(answer.json()["data"][0]["embedding"], str)
     for fields, param in (
-        ({"late_chunking": True}, "late_chunking"),
+        ({"late_chunking": True}, "truncate"),
         ({"late_chunking_params": {"chunk_size": 5}}, "late_chunking_params"),
         ({"embedding_type": ["float", "binary"]}, "embedding_type"),
         ({"input": [{"image": "https://example.com/a.png"}]}, "input[0].image"),
@@ -193,6 +193,46 @@ async def test_fields_of_jinas_api_are_taken() -> None:
     ):
         refused = await post(engine, EMBEDDINGS, {**body, **fields})
         assert (refused.status_code, refused.json()["error"]["param"]) == (400, param)
+
+
+async def test_texts_that_are_parts_of_one_are_read_together_and_have_a_vector_each() -> None:
+    engine = FakePooler()
+    body: dict[str, Any] = {"input": ["a b", "c", "a b c"], "late_chunking": True, "encoding_format": "float"}
+    answer = (await post(engine, EMBEDDINGS, body)).json()
+    assert engine.prompts == [[CLS, A, A + 1, A + 2, A, A + 1, A + 2, SEP]]
+    assert [each["index"] for each in answer["data"]] == [0, 1, 2]
+    assert answer["usage"]["prompt_tokens"] == 8
+    first, second, third = (each["embedding"] for each in answer["data"])
+    assert len(first) == len(second) == len(third) == DIMENSIONS
+    made = vector_of([A, A + 1], Pooling("embed", skip=1))
+    np.testing.assert_allclose(first, made, atol=1e-6)
+    objects = {**body, "input": [{"text": text} for text in body["input"]]}
+    assert (await post(engine, EMBEDDINGS, objects)).json()["data"] == answer["data"]
+    bare = (await post(engine, EMBEDDINGS, {**body, "add_special_tokens": False})).json()
+    assert bare["usage"]["prompt_tokens"] == 6
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"input": [[A, A]]}, "input"),
+        ({"input": ["a", ""]}, "input[1]"),
+        ({"input": ["a b c d e f g"] * 3}, "input"),
+        ({"truncate_prompt_tokens": 5}, "truncate_prompt_tokens"),
+        ({"input": None, "messages": HELLO}, "late_chunking"),
+    ],
+)
+async def test_what_cannot_be_parts_of_one_text_is_refused(fields: dict[str, Any], param: str) -> None:
+    engine = FakePooler()
+    refused = await post(engine, EMBEDDINGS, {"input": ["a", "b"], "late_chunking": True, **fields})
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, param)
+    assert not engine.prompts
+
+
+async def test_a_model_that_does_not_average_tokens_makes_no_vectors_of_parts() -> None:
+    made = config(modules=SentenceModules(("cls",)))
+    refused = await post(FakePooler(), EMBEDDINGS, {"input": ["a", "b"], "late_chunking": True}, made)
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "late_chunking")
 
 
 CHAT: Final = "{% for m in messages %}{{ m.content }} {% endfor %}{% if add_generation_prompt %}title{% endif %}"
