@@ -241,11 +241,11 @@ def _sizes_of(fields: Fields, kind: str) -> dict[str, int]:
 
 
 def _rope(fields: Fields, head_dim: int, kind: str, which: Sequence[bool], part: float = 0.0) -> RopeConfig:
-    """The rotation of the layers ``which``, all of a kind; ``part``: of the dimensions that rotate, if not the field's.
-    Raises :class:`ConfigError` if they do not rotate alike."""
+    """The rotation of the layers ``which``, all of a kind, or of their index, of whose dimensions ``part`` rotate, and
+    which is extended whatever ``yarn_only_types`` says. Raises :class:`ConfigError` if they do not rotate alike."""
     parameters = Fields(fields.table("rope_parameters") or {})
     if not (table := dict(parameters.table(kind) or {})):
-        stretched = kind in (fields.texts("yarn_only_types") or (_WINDOW, _FULL))
+        stretched = bool(part) or kind in (fields.texts("yarn_only_types") or (_WINDOW, _FULL))
         table = dict(fields.table("rope_scaling") or {}) if stretched else {}
         table["rope_theta"] = _alike(fields, "rope_theta", which) or 10_000.0
         table["partial_rotary_factor"] = _alike(fields, "partial_rotary_factors", which) or 1.0

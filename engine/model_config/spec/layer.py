@@ -1,8 +1,8 @@
 """One layer of a model: its parts, and the norms around them."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from ..config_fields import ConfigError
 from .attention import AttentionSpec
@@ -25,8 +25,10 @@ from .shared_block import SharedBlockSpec
 from .streams import LaurelSpec, NGramSpec
 
 NormKind = Literal["rms", "layer"]
-_NAMES: Final = tuple(f"{part}_{place}" for part in ("mixer", "cross", "mlp") for place in ("in", "out", "sum"))
-"""Fields of :class:`Norms` that name one."""
+_UNNAMED: Final[Mapping[str, Any]] = {
+    f"{part}_{place}": "" for part in ("mixer", "cross", "mlp") for place in ("in", "out", "sum")
+}
+"""The fields of :class:`Norms` that name one."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,7 @@ class Norms:
 
     def of_no_part(self) -> "Norms":
         """Those of a layer that has no parts. The model's first and last norms are of their kind."""
-        return replace(self, **dict.fromkeys(_NAMES, ""), renews=False)
+        return replace(self, **_UNNAMED, renews=False)
 
     def gate_of(self, name: str, hidden: int) -> tuple[Projection, Projection]:
         """The products of the gate of the norm with this stored name: down and up."""

@@ -170,6 +170,13 @@ def test_full_attention_of_step_5_sees_the_regions_that_its_index_chooses() -> N
     assert [isinstance(layer.mlp, MoESpec) for layer in spec.layers] == [number >= 3 for number in range(45)]
 
 
+def test_the_rotation_of_an_index_is_extended_also_where_that_of_its_layer_is_not() -> None:
+    full = model_spec_from_hf({**STEP5, "yarn_only_types": [_WINDOW]}).layers[0].attention
+    assert isinstance(full.index, RegionIndexSpec)
+    assert full.rope is not None
+    assert (full.rope.kind, full.index.rope.kind) == ("default", "llama3")
+
+
 def test_a_step_5_whose_index_is_disabled_sees_everything_and_passes_its_tensors_over() -> None:
     whole = model_spec_from_hf({**STEP5, "sparse_config": {**STEP5["sparse_config"], "enabled": False}})
     full = whole.layers[0].attention
