@@ -34,7 +34,6 @@ HEAVY_MODULES = (
     "stentor.server.media.processors.tiled",
     "stentor.server.media.processors.audio",
     "stentor.server.media.processors.inkling",
-    "stentor.server.media.processors.apertus",
     "stentor.server.media.processors.waveforms",
 )
 

@@ -14,14 +14,20 @@ class GridProcessor(OwnProcessor):
     """Its subclasses name the placeholder."""
 
     image_token = ""
+    embedded = ""
+    """The token in whose place an embedding is, if it is not the placeholder."""
 
     def __init__(self, image_processor: Any = None) -> None:
         super().__init__(image_processor)
 
-    def replace_image_token(self, image_inputs: Any, image_idx: int, **_: Any) -> str:
+    def embeddings(self, image_inputs: Any, image_idx: int) -> str:
+        """The tokens of a picture's embeddings."""
         patches = int(image_inputs["image_grid_thw"][image_idx].prod())
-        found: str = self.image_token * (patches // self.image_processor.merge_size**2)
+        found: str = (self.embedded or self.image_token) * (patches // self.image_processor.merge_size**2)
         return found
+
+    def replace_image_token(self, image_inputs: Any, image_idx: int, **_: Any) -> str:
+        return self.embeddings(image_inputs, image_idx)
 
 
 _MARKED: Final = "<|vision_start|><|image_pad|><|vision_end|>"
@@ -35,6 +41,7 @@ class KimiK3Processor(GridProcessor):
     """Prompts tell the size of a picture as it came, in pixels."""
 
     image_token = "<|kimi_image_placeholder|>"
+    embedded = "<|media_pad|>"
 
     @property
     def unused_input_names(self) -> list[str]:
@@ -42,9 +49,8 @@ class KimiK3Processor(GridProcessor):
 
     def replace_image_token(self, image_inputs: Any, image_idx: int, **_: Any) -> str:
         height, width = (int(side) for side in image_inputs["original_sizes"][image_idx])
-        patches = int(image_inputs["image_grid_thw"][image_idx].prod())
-        embedded = "<|media_pad|>" * (patches // self.image_processor.merge_size**2)
-        return f"<|media_begin|>image {width}x{height}<|media_content|>{embedded}<|media_end|>"
+        inside = self.embeddings(image_inputs, image_idx)
+        return f"<|media_begin|>image {width}x{height}<|media_content|>{inside}<|media_end|>"
 
 
 class DotsVLProcessor(GridProcessor):
@@ -62,6 +68,8 @@ class ImagePadProcessor(GridProcessor):
 class Ling3VLProcessor(ImagePadProcessor):
     """Of Ling 3.0 with pictures, each of which ends its line. Templates write its placeholder alone or with marks."""
 
+    embedded = ImagePadProcessor.image_token
+
     @classmethod
     def of(cls, folder: Path) -> "Ling3VLProcessor":
         """From the files of a model."""
@@ -71,9 +79,7 @@ class Ling3VLProcessor(ImagePadProcessor):
         return made
 
     def replace_image_token(self, image_inputs: Any, image_idx: int, **_: Any) -> str:
-        patches = int(image_inputs["image_grid_thw"][image_idx].prod())
-        inside = ImagePadProcessor.image_token * (patches // self.image_processor.merge_size**2)
-        return f"<|vision_start|>{inside}<|vision_end|>\n"
+        return f"<|vision_start|>{self.embeddings(image_inputs, image_idx)}<|vision_end|>\n"
 
 
 class OpenCUAProcessor(GridProcessor):

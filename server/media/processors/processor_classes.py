@@ -8,7 +8,6 @@ import transformers as untyped_transformers
 from stentor.engine.model_config.hf import nemotron_omni
 from stentor.engine.model_config.hf.text_part import described_part
 
-from .apertus import ApertusProcessor
 from .audio import (
     AudioFlamingo3Processor,
     FunAsrNanoProcessor,
@@ -77,7 +76,7 @@ from .published import (
 from .slices import CanvasSlicesProcessor, MergedSlicesProcessor, SampledSlicesProcessor
 from .sounds import SOUND_PROCESSORS
 from .tiled import DeepseekVL2Processor, MolmoProcessor, NormedOnevisionProcessor, Phi3VProcessor, Phi4MMProcessor
-from .waveforms import VibeVoiceAsrProcessor
+from .waveforms import ApertusProcessor, VibeVoiceAsrProcessor
 
 transformers: Any = untyped_transformers
 

@@ -13,6 +13,7 @@ from stentor.engine.model_config.towers.vision_fields import side_of
 
 from ...text.templates.placeholders import NUMBER
 from .audio import ParakeetSounds
+from .grids import GridProcessor
 from .images.deepseek_ocr import DeepseekOcr2Images, DeepseekOcrImages
 from .images.eagle import EagleImages
 from .images.h2ovl import H2OVLImages
@@ -195,13 +196,11 @@ class DeepseekOcrProcessor(OwnProcessor):
         return self.image_token * int(self.image_processor.embeddings(image_inputs, image_idx))
 
 
-class IsaacProcessor(OwnProcessor):
+class IsaacProcessor(GridProcessor):
     """A picture is a token for each square of patches, without marks."""
 
     image_token = "<image>"
-
-    def __init__(self, image_processor: Any = None) -> None:
-        super().__init__(image_processor)
+    embedded = "<|image_pad|>"
 
     @classmethod
     def of(cls, folder: Path) -> "IsaacProcessor":
@@ -220,11 +219,6 @@ class IsaacProcessor(OwnProcessor):
                 **{name: value for name, value in bounds.items() if value is not None},
             )
         )
-
-    def replace_image_token(self, image_inputs: Any, image_idx: int, **_: Any) -> str:
-        patches = int(image_inputs["image_grid_thw"][image_idx].prod())
-        count: int = patches // self.image_processor.merge_size**2
-        return "<|image_pad|>" * count
 
 
 class Phi4SiglipProcessor(OwnProcessor):
@@ -252,7 +246,7 @@ class Phi4SiglipProcessor(OwnProcessor):
         return "<|dummy_0|>" * int(image_inputs["spatial_shapes"][image_idx].prod())
 
 
-class MuseProcessor(OwnProcessor):
+class MuseProcessor(GridProcessor):
     """Of Muse Glimmer and Muse Spark: the patches of a picture between two marks."""
 
     def __init__(self, image_processor: Any = None, names: Mapping[str, str] | None = None) -> None:
@@ -268,8 +262,7 @@ class MuseProcessor(OwnProcessor):
         return cls(MuseImages.from_pretrained(folder), names)
 
     def replace_image_token(self, image_inputs: Any, image_idx: int, **_: Any) -> str:
-        count = int(image_inputs["image_grid_thw"][image_idx].prod()) // self.image_processor.merge_size**2
-        return f"{self._begin}{self.image_token * count}{self._end}"
+        return f"{self._begin}{self.embeddings(image_inputs, image_idx)}{self._end}"
 
 
 class NemotronOmniProcessor(OwnProcessor):

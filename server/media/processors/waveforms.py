@@ -7,12 +7,15 @@ from typing import Any, Final
 
 import numpy as np
 import soxr
+import transformers as untyped_transformers
 
 from ..decoding.decode_audio import SAMPLE_RATE
 from .audio import sound_token
 from .model_files import ModelFiles
 from .own_processor import OwnProcessor
 from .processor_name import FILES
+
+transformers: Any = untyped_transformers
 
 _RATIOS: Final = (2, 2, 4, 5, 5, 8)
 """By which the layers of VibeVoice's encoders shorten a sound, where files leave them out."""
@@ -124,3 +127,12 @@ class VibeVoiceAsrProcessor(OwnProcessor):
     @property
     def unused_input_names(self) -> list[str]:
         return []
+
+
+class ApertusProcessor(getattr(transformers, "Apertus1p5Processor", object)):  # type: ignore[misc]  # 5.17 has none
+    """transformers', for sounds of any rate."""
+
+    def _process_audio(self, audio: Any, sampling_rate: int, **arguments: Any) -> Any:
+        rate = self.feature_extractor.sampling_rate
+        waves = [soxr.resample(np.asarray(samples, np.float32), sampling_rate, rate) for samples in audio]
+        return super()._process_audio(waves, sampling_rate=rate, **arguments)
