@@ -363,14 +363,16 @@ def engines(folder: Path) -> tuple[LocalEngine, LocalEngine]:
     return drafting, LocalEngine(model_config(folder, **changes))
 
 
-def assert_drafts(folder: Path, head: Definition, prompt_len: int = 60, *, again: bool = False) -> None:
+def assert_drafts(
+    folder: Path, head: Definition, prompt_len: int = 60, max_tokens: int = 30, *, again: bool = False
+) -> None:
     """Asserts that the head in the checkpoint proposes what it should, and that texts stay, in one several times as
     long as its window; ``again``: also behind a prefix that is found in the cache."""
     drafting, plain = engines(folder)
     if again:  # states of prefixes are kept where steps end
         drafting.restart(drafting.ready.num_blocks, max_num_batched_tokens=16)
     proposals = _proposals(drafting)
-    params = SamplingParams(max_tokens=prompt_len // 2, temperature=0.0, allowed_token_ids=ALLOWED)
+    params = SamplingParams(max_tokens=max_tokens, temperature=0.0, allowed_token_ids=ALLOWED)
     prompt, proposed = _prompt(prompt_len, 2), 0
     for turn in range(1 + again):
         proposals.clear()

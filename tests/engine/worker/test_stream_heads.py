@@ -229,7 +229,7 @@ def made(architecture: str, folder: Path) -> StreamHead:
 @pytest.mark.parametrize("architecture", HEADS)
 def test_a_head_over_streams_drafts_what_its_definition_says(architecture: str, tmp_path: Path) -> None:
     """Also behind a prefix that is found in the cache."""
-    assert_drafts(tmp_path, made(architecture, tmp_path), prompt_len=30, again=True)
+    assert_drafts(tmp_path, made(architecture, tmp_path), prompt_len=30, max_tokens=15, again=True)
 
 
 @pytest.mark.proof
@@ -245,7 +245,7 @@ def test_texts_are_the_same_with_a_head_over_streams_that_preemptions_interrupt(
 
 @pytest.mark.proof
 def test_a_head_in_float8_and_float4_drafts_what_its_definition_says(tmp_path: Path) -> None:
-    """As DeepSeek stores it: experts in FP4, other products in FP8."""
+    """As DeepSeek stores it: experts in FP4, other products in FP8. Of a text whose first token is seen at first."""
     head = made("deepseek-v4-plain", tmp_path)
     published, values = published_of(load_file(tmp_path / "model.safetensors"))
     save_file(values, tmp_path / "model.safetensors", {"format": "pt"})
@@ -255,4 +255,4 @@ def test_a_head_in_float8_and_float4_drafts_what_its_definition_says(tmp_path: P
     save_file(published, tmp_path / "model.safetensors", {"format": "pt"})
     described = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps({**described, **QUANTISED}))
-    assert_drafts(tmp_path, head, prompt_len=30)
+    assert_drafts(tmp_path, head, prompt_len=4, max_tokens=20)
