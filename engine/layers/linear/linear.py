@@ -98,6 +98,12 @@ class ApartLinear:
             own = replace(of, outputs=dict(part for _, part in run))
             self._runs.append((source, _build(own)))
 
+    @overload
+    def __call__(self, x: torch.Tensor) -> torch.Tensor: ...
+
+    @overload
+    def __call__(self, x: Traced) -> Traced: ...
+
     def __call__(self, x: Stream) -> Stream:
         """x [tokens, inputs of all] → [tokens, outputs]"""
         if isinstance(x, Traced):

@@ -58,8 +58,9 @@ def test_published_fields_have_other_names_and_widths() -> None:
     assert (dense.inner, moe.inner, moe.experts, moe.always) == (40, 24, 18, 2)
     assert (spec.max_position, spec.tie_embeddings) == (512, False)
     assert [bool(layer.attention.window) for layer in spec.layers] == [True, False, True, *[False] * 4]
-    assert spec.layers[0].out_convs is not None
-    assert spec.layers[0].out_convs[0].width == 3
+    conv, _ = spec.layers[0].out_convs
+    assert conv is not None
+    assert conv.width == 3
 
 
 @pytest.mark.parametrize(
