@@ -168,7 +168,7 @@ class RowSampler:
             positions: list[TokenLogprobs] = []
             for first, tokens in each.pieces():
                 logits = logits_of(first, len(tokens))
-                positions += self._sampler.prompt_logprobs(logits, tokens, each.top)
+                positions += self._sampler.prompt_logprobs(logits, tokens, each.asked)
             found.append(PromptLogprobs(slot=each.slot, start=each.start, positions=positions))
         return found
 

@@ -10,6 +10,8 @@ import numpy.typing as npt
 
 from stentor.protocols.ipc.steps import NewRow, RowStep, StepPlan
 
+from ..sampling.logprobs import Alternatives
+
 EXPANDED_FROM: Final = 32
 """Prompt length from which products expand coded weights to bfloat16 (:attr:`stentor.kernels.forward.Forward.expands`).
 
@@ -49,8 +51,8 @@ class PromptWork:
     slot: int
     start: int
     tokens: list[int]
-    top: int
-    """Number of alternatives."""
+    asked: Alternatives
+    """Of each."""
     first: int
     """Index, in the step's batch, of the position before ``start``."""
 
@@ -111,7 +113,7 @@ class RowTable:
         """Tokens sampled since, for a worker whose ``tokens`` lag behind its device."""
         self._block_count = [0] * slots
         self._prompt_len = [0] * slots
-        self._prompt_logprobs: list[int | None] = [None] * slots
+        self._prompt_logprobs: list[Alternatives | None] = [None] * slots
         self.adapters = [-1] * slots
         """Adapter slot of each row; negative: none."""
 
@@ -131,7 +133,7 @@ class RowTable:
         self.num_sampled[row.slot] = 0
         self._block_count[row.slot] = count
         self._prompt_len[row.slot] = row.prompt_len
-        self._prompt_logprobs[row.slot] = row.params.prompt_logprobs
+        self._prompt_logprobs[row.slot] = Alternatives.of_prompt(row.params)
         self.adapters[row.slot] = row.adapter
 
     def remove(self, slot: int) -> None:
@@ -179,9 +181,9 @@ class RowTable:
         batch."""
         found = []
         for row, start in zip(rows, starts, strict=True):
-            top, prompt_len = self._prompt_logprobs[row.slot], self._prompt_len[row.slot]
-            if top is None or row.start + 1 >= prompt_len:
+            asked, prompt_len = self._prompt_logprobs[row.slot], self._prompt_len[row.slot]
+            if asked is None or row.start + 1 >= prompt_len:
                 continue
             following = self.tokens[row.slot, row.start + 1 : min(row.start + row.count + 1, prompt_len)]
-            found.append(PromptWork(row.slot, row.start + 1, following.tolist(), top, start))
+            found.append(PromptWork(row.slot, row.start + 1, following.tolist(), asked, start))
         return found
