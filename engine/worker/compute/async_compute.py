@@ -84,12 +84,13 @@ class LogprobReader:
         at = 0
         for part in parts:
             pieces = []
+            asked = Alternatives(part.top, logits=part.logits)
             for first, tokens in part.pieces():
                 own = None if adapters is None else adapters.alike(part.slot, len(tokens), memory)
                 logits = self._model.logits(hidden[first : first + len(tokens)], adapters=own)
-                pieces.append(self.read(logits, targets[at : at + len(tokens)], [part.asked] * len(tokens), memory))
+                pieces.append(self.read(logits, targets[at : at + len(tokens)], [asked] * len(tokens), memory))
                 at += len(tokens)
-            found.append(PromptPart(part.slot, part.start, part.tokens, part.asked, pieces))
+            found.append(PromptPart(part.slot, part.start, part.tokens, asked, pieces))
         return found
 
     def _fetch(self, source: torch.Tensor, memory: StepMemory) -> torch.Tensor:

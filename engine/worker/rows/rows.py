@@ -10,8 +10,6 @@ import numpy.typing as npt
 
 from stentor.protocols.ipc.steps import NewRow, RowStep, StepPlan
 
-from ..sampling.logprobs import Alternatives
-
 EXPANDED_FROM: Final = 32
 """Prompt length from which products expand coded weights to bfloat16 (:attr:`stentor.kernels.forward.Forward.expands`).
 
@@ -51,8 +49,10 @@ class PromptWork:
     slot: int
     start: int
     tokens: list[int]
-    asked: Alternatives
-    """Of each."""
+    top: int
+    """Number of alternatives."""
+    logits: bool
+    """Logits in place of log-probabilities."""
     first: int
     """Index, in the step's batch, of the position before ``start``."""
 
@@ -113,7 +113,8 @@ class RowTable:
         """Tokens sampled since, for a worker whose ``tokens`` lag behind its device."""
         self._block_count = [0] * slots
         self._prompt_len = [0] * slots
-        self._prompt_logprobs: list[Alternatives | None] = [None] * slots
+        self._prompt_logprobs: list[int | None] = [None] * slots
+        self._prompt_logits = [False] * slots
         self.adapters = [-1] * slots
         """Adapter slot of each row; negative: none."""
 
@@ -133,7 +134,8 @@ class RowTable:
         self.num_sampled[row.slot] = 0
         self._block_count[row.slot] = count
         self._prompt_len[row.slot] = row.prompt_len
-        self._prompt_logprobs[row.slot] = Alternatives.of_prompt(row.params)
+        self._prompt_logprobs[row.slot] = row.params.prompt_logprobs
+        self._prompt_logits[row.slot] = row.params.logits
         self.adapters[row.slot] = row.adapter
 
     def remove(self, slot: int) -> None:
@@ -181,9 +183,10 @@ class RowTable:
         batch."""
         found = []
         for row, start in zip(rows, starts, strict=True):
-            asked, prompt_len = self._prompt_logprobs[row.slot], self._prompt_len[row.slot]
-            if asked is None or row.start + 1 >= prompt_len:
+            top, prompt_len = self._prompt_logprobs[row.slot], self._prompt_len[row.slot]
+            if top is None or row.start + 1 >= prompt_len:
                 continue
             following = self.tokens[row.slot, row.start + 1 : min(row.start + row.count + 1, prompt_len)]
-            found.append(PromptWork(row.slot, row.start + 1, following.tolist(), asked, start))
+            logits = self._prompt_logits[row.slot]
+            found.append(PromptWork(row.slot, row.start + 1, following.tolist(), top, logits, start))
         return found

@@ -35,11 +35,6 @@ class Alternatives(NamedTuple):
         ids = tuple(token for token in params.logprob_token_ids if 0 <= token < vocab_size)
         return cls(0, ids, params.processed_logprobs, params.logits)
 
-    @classmethod
-    def of_prompt(cls, params: SamplingParams) -> "Alternatives | None":
-        """Of each of its tokens; None: no log-probabilities of them."""
-        return None if params.prompt_logprobs is None else cls(params.prompt_logprobs, logits=params.logits)
-
 
 def widest(asked: Sequence[Alternatives]) -> tuple[int, list[list[int]]]:
     """The arguments ``top`` and ``ids`` [n, most ids] with which one call serves all; shorter lists end in token 0."""
