@@ -107,7 +107,8 @@ def processed(logits: torch.Tensor, slot_params: SlotParams) -> torch.Tensor:
     masses = torch.where(possible, mass(z), 0)
     top_p = slot_params.top_p[:, None]
     possible &= _in_nucleus(order, masses, top_p) | (top_p >= 1.0)
-    return torch.where(slot_params.inverse_temperature[:, None] > 0.0, torch.where(possible, z, -math.inf), logits)
+    inverse = slot_params.inverse_temperature[:, None]
+    return torch.where(inverse > 0.0, torch.where(possible, logits * inverse, -math.inf), logits)
 
 
 def _scaled(logits: torch.Tensor, slot_params: SlotParams) -> tuple[torch.Tensor, torch.Tensor]:

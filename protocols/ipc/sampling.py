@@ -61,6 +61,8 @@ class SamplingParams(msgspec.Struct, frozen=True, array_like=True, gc=False):
     processed_logprobs: bool = False
     """Log-probabilities of output tokens are of the distribution that they are sampled from: after penalties, bias,
     allowed tokens, temperature and cuts. A greedy row has no temperature and no cuts."""
+    logits: bool = False
+    """Logits are told in place of log-probabilities, also of the prompt."""
     no_repeat: NoRepeat | None = None
     """The engine bans the last token of a sequence that would come again."""
 

@@ -17,7 +17,7 @@ from stentor.protocols.ipc.flag import Flag
 
 RendererName = Literal["auto", "template", "mistral", "deepseek_v32", "deepseek_v4", "kimi_k3", "harmony"]
 JsonWhitespace = Literal["indented", "compact", "none"]
-LogprobsMode = Literal["raw_logprobs", "processed_logprobs"]
+LogprobsMode = Literal["raw_logprobs", "processed_logprobs", "raw_logits", "processed_logits"]
 
 
 def is_pattern(name: str) -> bool:
@@ -134,7 +134,8 @@ class ModelConfig(msgspec.Struct, frozen=True):
         LogprobsMode,
         Flag(
             "log-probabilities of output tokens: raw is the model's distribution, processed the one that is sampled "
-            "from, after penalties, bias, allowed tokens, temperature, top_k, top_p and min_p"
+            "from, after penalties, bias, allowed tokens, temperature, top_k, top_p and min_p; with *_logits, "
+            "logits are told in place of log-probabilities, also of prompts"
         ),
     ] = "raw_logprobs"
     force_include_usage: Annotated[

@@ -195,7 +195,11 @@ def resolve_sampling(
         )
     defaults = chat.defaults
     vocab = chat.vocab_size
-    processed = _given(request.post_sampling_probs, chat.config.logprobs_mode == "processed_logprobs")
+    mode = chat.config.logprobs_mode
+    processed = _given(request.post_sampling_probs, mode in ("processed_logprobs", "processed_logits"))
+    # beams are found by log-probabilities, and a request that chooses gets them
+    chooses = request.post_sampling_probs is not None or bool(request.use_beam_search)
+    logits = mode in ("raw_logits", "processed_logits") and not chooses
     top_k = _given(request.top_k, defaults.top_k)
     allowed = check_token_ids(request.allowed_token_ids, vocab, "allowed_token_ids")
     return SamplingParams(
@@ -218,6 +222,7 @@ def resolve_sampling(
         routed_experts=routed_experts,
         num_drafts=None if request.speculative is None else request.speculative.num_tokens,
         processed_logprobs=logprobs is not None and processed,
+        logits=logits and (logprobs is not None or prompt_logprobs is not None),
         no_repeat=_no_repeat(request.vllm_xargs, vocab),
     )
 

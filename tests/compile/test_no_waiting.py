@@ -274,7 +274,7 @@ def test_nothing_waits_where_rows_enter_or_ask_for_log_probabilities() -> None:
         reader = LogprobReader(stage.model, device)
         reader._fetch = lambda source, memory: source  # type: ignore[method-assign]  # the step's own copy, and waited for
         memory = SimpleNamespace(bring=lambda ids: torch.empty(ids.shape, dtype=torch.int64, device=META))
-        asked = [Alternatives(5), Alternatives(0, (1, 2), processed=True)]
+        asked = [Alternatives(5, logits=True), Alternatives(0, (1, 2), processed=True)]
         own = stage.sampler.processed(logits, [2, 3], asked, memory)  # type: ignore[arg-type]
         assert own.shape == logits.shape
         assert own is not logits

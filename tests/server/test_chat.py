@@ -227,6 +227,9 @@ async def test_fields_of_sglang_and_llama_cpp_have_the_effect_of_ours() -> None:
         ("raw_logprobs", True, True),
         ("processed_logprobs", None, True),
         ("processed_logprobs", False, False),
+        ("raw_logits", None, False),
+        ("processed_logits", None, True),
+        ("processed_logits", False, False),
     ],
 )
 async def test_the_operator_says_whose_log_probabilities_are_told_unless_a_request_does(
@@ -238,6 +241,7 @@ async def test_the_operator_says_whose_log_probabilities_are_told_unless_a_reque
         assert (await client.post(CHAT, json=body)).status_code == 200
         assert (await client.post(CHAT, json={**body, "logprobs": False})).status_code == 200
     assert [stream.params.processed_logprobs for stream in engine.streams] == [processed, False]
+    assert [stream.params.logits for stream in engine.streams] == [mode.endswith("logits") and asked is None, False]
 
 
 @pytest.mark.parametrize(

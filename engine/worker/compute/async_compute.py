@@ -32,7 +32,7 @@ from ..passes.staged_step import StagedStep, changes, no_changes, stage
 from ..rows.rows import PromptWork, RowLimits, RowTable
 from ..rows.states import RowStates
 from ..sampling.device_sampler import DeviceSampler, NewSamplingParams
-from ..sampling.logprobs import Alternatives, LogprobTensors, widest
+from ..sampling.logprobs import Alternatives, LogprobTensors, widest, with_logits
 from ..sampling.masks import slot_masks
 from .pending import Pending, PromptPart
 from .runner import ModelRunner
@@ -61,8 +61,11 @@ class LogprobReader:
         rows = torch.arange(len(tokens), device=logits.device)
         top, given = widest(asked)
         ids = memory.bring(np.array(given, dtype=np.int64)) if any(given) else None
-        values, ranks, best, best_values = sampling.logprobs(logits, rows, tokens, top, ids)
-        values, ranks, best, best_values = (self._fetch(each, memory) for each in (values, ranks, best, best_values))
+        found = sampling.logprobs(logits, rows, tokens, top, ids)
+        if any(each.logits for each in asked):
+            wanted = memory.bring(np.array([each.logits for each in asked], dtype=np.int64)).bool()
+            found = with_logits(found, logits, rows, tokens, wanted)
+        values, ranks, best, best_values = (self._fetch(each, memory) for each in found)
         return values, ranks, best, best_values
 
     def read_prompts(
@@ -81,14 +84,13 @@ class LogprobReader:
         at = 0
         for part in parts:
             pieces = []
+            asked = Alternatives(part.top, logits=part.logits)
             for first, tokens in part.pieces():
                 own = None if adapters is None else adapters.alike(part.slot, len(tokens), memory)
                 logits = self._model.logits(hidden[first : first + len(tokens)], adapters=own)
-                pieces.append(
-                    self.read(logits, targets[at : at + len(tokens)], [Alternatives(part.top)] * len(tokens), memory)
-                )
+                pieces.append(self.read(logits, targets[at : at + len(tokens)], [asked] * len(tokens), memory))
                 at += len(tokens)
-            found.append(PromptPart(part.slot, part.start, part.tokens, part.top, pieces))
+            found.append(PromptPart(part.slot, part.start, part.tokens, asked, pieces))
         return found
 
     def _fetch(self, source: torch.Tensor, memory: StepMemory) -> torch.Tensor:

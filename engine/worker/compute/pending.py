@@ -18,7 +18,8 @@ class PromptPart:
     slot: int
     start: int
     tokens: list[int]
-    top: int
+    asked: Alternatives
+    """Of each."""
     found: list[LogprobTensors]
     """Pieces in order."""
 
@@ -26,7 +27,7 @@ class PromptPart:
         positions: list[TokenLogprobs] = []
         for piece in self.found:
             tokens = self.tokens[len(positions) : len(positions) + len(piece[0])]
-            positions += logprob_entries(tokens, [Alternatives(self.top)] * len(tokens), piece)
+            positions += logprob_entries(tokens, [self.asked] * len(tokens), piece)
         return PromptLogprobs(self.slot, self.start, positions)
 
 

@@ -9,6 +9,7 @@ import torch
 from stentor.protocols.ipc.steps import Masks, PromptLogprobs, RowDrafts, RowStep, StepPlan, TokenLogprobs
 
 from ..rows.rows import PromptWork, RowTable
+from ..sampling.logprobs import Alternatives
 from ..sampling.masks import NO_MASKS, SlotMasks, mask_counts, position_masks
 from ..sampling.sampler import Sampler
 from ..sampling.token_rules import RuleTable
@@ -168,7 +169,7 @@ class RowSampler:
             positions: list[TokenLogprobs] = []
             for first, tokens in each.pieces():
                 logits = logits_of(first, len(tokens))
-                positions += self._sampler.prompt_logprobs(logits, tokens, each.top)
+                positions += self._sampler.prompt_logprobs(logits, tokens, Alternatives(each.top, logits=each.logits))
             found.append(PromptLogprobs(slot=each.slot, start=each.start, positions=positions))
         return found
 

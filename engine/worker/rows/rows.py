@@ -51,6 +51,8 @@ class PromptWork:
     tokens: list[int]
     top: int
     """Number of alternatives."""
+    logits: bool
+    """Logits in place of log-probabilities."""
     first: int
     """Index, in the step's batch, of the position before ``start``."""
 
@@ -112,6 +114,7 @@ class RowTable:
         self._block_count = [0] * slots
         self._prompt_len = [0] * slots
         self._prompt_logprobs: list[int | None] = [None] * slots
+        self._prompt_logits = [False] * slots
         self.adapters = [-1] * slots
         """Adapter slot of each row; negative: none."""
 
@@ -132,6 +135,7 @@ class RowTable:
         self._block_count[row.slot] = count
         self._prompt_len[row.slot] = row.prompt_len
         self._prompt_logprobs[row.slot] = row.params.prompt_logprobs
+        self._prompt_logits[row.slot] = row.params.logits
         self.adapters[row.slot] = row.adapter
 
     def remove(self, slot: int) -> None:
@@ -183,5 +187,6 @@ class RowTable:
             if top is None or row.start + 1 >= prompt_len:
                 continue
             following = self.tokens[row.slot, row.start + 1 : min(row.start + row.count + 1, prompt_len)]
-            found.append(PromptWork(row.slot, row.start + 1, following.tolist(), top, start))
+            logits = self._prompt_logits[row.slot]
+            found.append(PromptWork(row.slot, row.start + 1, following.tolist(), top, logits, start))
         return found

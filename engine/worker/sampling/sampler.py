@@ -11,7 +11,7 @@ from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import TokenLogprobs
 
 from ...layers.linear.rank_group import RankGroup
-from .logprobs import Alternatives, logprob_entries, widest
+from .logprobs import Alternatives, logprob_entries, widest, with_logits
 from .masks import NO_MASKS, SlotMasks, lowest, restrict_rows_
 from .sampler_rows import SampledRow
 
@@ -149,15 +149,15 @@ class Sampler:
         """Whether each of these rows takes the argmax and asks for nothing else."""
         return all(self._row(slot).plain for slot in slots)
 
-    def prompt_logprobs(self, logits: torch.Tensor, tokens: Sequence[int], top: int) -> list[TokenLogprobs]:
+    def prompt_logprobs(self, logits: torch.Tensor, tokens: Sequence[int], asked: Alternatives) -> list[TokenLogprobs]:
         """Log-probabilities of given tokens.
 
         Args:
             logits: [n, V] float32, contiguous.
             tokens: the token that followed each of the n positions.
-            top: number of alternatives.
+            asked: the alternatives of each.
         """
-        return self._read_logprobs(logits, list(range(len(tokens))), list(tokens), [Alternatives(top)] * len(tokens))
+        return self._read_logprobs(logits, list(range(len(tokens))), list(tokens), [asked] * len(tokens))
 
     def _row(self, slot: int) -> SampledRow:
         row = self._rows[slot]
@@ -250,11 +250,10 @@ class Sampler:
         if not rows:
             return []
         top, ids = widest(asked)
-        found = sampling.logprobs(
-            logits,
-            torch.tensor(rows, device=self._device),
-            torch.tensor(tokens, device=self._device),
-            top,
-            torch.tensor(ids, dtype=torch.int64, device=self._device),
-        )
+        of_rows, of_tokens = (torch.tensor(each, device=self._device) for each in (rows, tokens))
+        given = torch.tensor(ids, dtype=torch.int64, device=self._device)
+        found = sampling.logprobs(logits, of_rows, of_tokens, top, given)
+        if any(each.logits for each in asked):
+            wanted = torch.tensor([each.logits for each in asked], device=self._device)
+            found = with_logits(found, logits, of_rows, of_tokens, wanted)
         return logprob_entries(tokens, asked, found)

@@ -46,6 +46,7 @@ RULES: list[dict[str, Any]] = [
     {"logprobs": 4},
     {"logprobs": 3, "processed_logprobs": True, "temperature": 0.9, "top_p": 0.9, "presence_penalty": 0.4},
     {"prompt_logprobs": 3, "temperature": 0.0},
+    {"logprobs": 2, "prompt_logprobs": 1, "logits": True},
     {"allowed_token_ids": (3, 4, 5, 50, 300)},
 ]
 PATIENT = RecoveryConfig(watchdog_seconds=600.0)

@@ -10,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stentor.engine.worker.sampling.logprobs import Alternatives
 from stentor.engine.worker.sampling.sampler import Sampler
 from stentor.kernels import sampling
 from stentor.kernels.sampling import native
@@ -283,6 +284,35 @@ def test_processed_logprobs_are_of_the_distribution_that_is_sampled_from(cuts: d
     assert entry.rank == 1 + int((exact > exact[tokens[0]]).sum())
 
 
+def test_logits_are_told_in_place_of_log_probabilities_beside_rows_that_have_these() -> None:
+    sampler = Sampler(V, 4, CPU)
+    changed: dict[str, Any] = {"logits": True, "logit_bias": ((7, 100.0),), "temperature": 0.5}
+    sampler.add(0, params(logprobs=2, **changed), 1, [1], 1)
+    sampler.add(1, params(logprobs=2, processed_logprobs=True, **changed), 1, [1], 1)
+    sampler.add(2, params(logprobs=2), 1, [1], 1)
+    sampler.add(3, params(logprobs=0, logprob_token_ids=(9, 4), logits=True), 1, [1], 1)
+    logits = logits_for(1, 3).repeat(4, 1)
+    logits[:, 9] = math.nan
+    (*_, last), found = sampler.sample(logits.clone(), [0, 1, 2, 3])
+    assert found is not None
+    raw, processed, plain, named = found
+    assert raw is not None
+    assert processed is not None
+    assert plain is not None
+    assert named is not None
+    clean = logits[0].nan_to_num(-math.inf)
+    best, ids = clean.topk(2)
+    assert (raw.token, raw.logprob) == (7, clean[7].item())
+    assert raw.top == list(zip(ids.tolist(), best.tolist(), strict=True))
+    assert (processed.token, processed.rank) == (7, 1)
+    assert processed.logprob == processed.top[0][1] == pytest.approx((clean[7].item() + 100) / 0.5, rel=1e-5)
+    assert plain.top[0][1] == pytest.approx(clean.log_softmax(0)[ids[0]].item(), abs=1e-6)
+    assert named.top == [(9, -math.inf), (4, clean[4].item())]
+    assert named.logprob == clean[last].item()
+    (of_prompt,) = sampler.prompt_logprobs(logits[:1], [7], Alternatives(2, logits=True))
+    assert (of_prompt.logprob, of_prompt.top) == (raw.logprob, raw.top)
+
+
 def test_a_mask_of_the_step_is_part_of_the_processed_distribution() -> None:
     sampler = Sampler(V, 2, CPU)
     sampler.add(0, params(logprobs=2, processed_logprobs=True), 1, [1], 1)
@@ -353,15 +383,15 @@ def test_nobody_asking_gives_no_logprobs() -> None:
 def test_prompt_logprobs_do_not_depend_on_how_the_prompt_is_cut() -> None:
     sampler = Sampler(V, 1, CPU)
     logits, tokens = logits_for(12, 8), list(range(40, 52))
-    whole = sampler.prompt_logprobs(logits, tokens, 3)
-    pieces = [sampler.prompt_logprobs(logits[a:b], tokens[a:b], 3) for a, b in ((0, 1), (1, 8), (8, 12))]
+    whole = sampler.prompt_logprobs(logits, tokens, Alternatives(3))
+    pieces = [sampler.prompt_logprobs(logits[a:b], tokens[a:b], Alternatives(3)) for a, b in ((0, 1), (1, 8), (8, 12))]
     assert whole == [entry for piece in pieces for entry in piece]
     exact = logits.double().log_softmax(-1)
     for position, entry in enumerate(whole):
         assert entry.token == tokens[position]
         assert entry.logprob == pytest.approx(exact[position, tokens[position]].item(), abs=1e-5)
         assert [token for token, _ in entry.top] == exact[position].topk(3).indices.tolist()
-    assert sampler.prompt_logprobs(logits[:0], [], 3) == []
+    assert sampler.prompt_logprobs(logits[:0], [], Alternatives(3)) == []
 
 
 def test_a_greedy_batch_needs_the_argmax_alone(monkeypatch: pytest.MonkeyPatch) -> None:
