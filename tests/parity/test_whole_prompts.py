@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 import torch
 
+from stentor.engine.loading.checkpoint import open_checkpoint
+from stentor.engine.worker.families.media import MediaEncoder, with_prompts
 from stentor.protocols.ipc.cache_groups import windows_of
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.tests.engine.local import LocalEngine, model_config
@@ -47,3 +49,10 @@ def test_all_tokens_of_a_prompt_see_each_other(made: tuple[Any, Path]) -> None:
         assert engine.outcomes[rid, 0].tokens == answer(model, prompt)
     assert engine.scheduler.stats().preemptions > 0
     assert any(answer(model, prompt, whole=False) != answer(model, prompt) for prompt in prompts)
+
+
+def test_a_device_leaves_no_room_for_encoding_where_nothing_is_encoded(made: tuple[Any, Path]) -> None:
+    checkpoint = open_checkpoint(made[1])
+    encoder = MediaEncoder(checkpoint, checkpoint.decoder, "cuda", with_prompts(None, checkpoint))
+    kept = 4 * 128 * tiny.SHAPE["hidden_size"] * 4
+    assert encoder.bytes(1 << 30, 128, 80 << 30) == kept

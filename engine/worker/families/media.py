@@ -214,11 +214,12 @@ class MediaEncoder:
         return [MemoryLine("encoder of media", self._tower.weights.total_bytes, what)]
 
     def bytes(self, budget: int, longest: int, device_bytes: int) -> int:
-        """Bytes for media out of the ``budget`` that a device has left for caches."""
+        """Bytes for media out of the ``budget`` that a device has left for caches. Prompts that bring embeddings encode
+        nothing."""
         if not self._takes:
             return 0
         kept = min(budget // (1 + _CACHE_SHARE), self._most(longest) * self._unit_bytes)
-        self._room = min(GIB, device_bytes // _ROOM_SHARE)
+        self._room = 0 if self._tower is None else min(GIB, device_bytes // _ROOM_SHARE)
         return max(0, kept) + self._room
 
     def to_come(self, budget: int, longest: int) -> int:
