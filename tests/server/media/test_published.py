@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import math
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +27,6 @@ from stentor.server.media.chat_media import ConversationMedia
 from stentor.server.media.processed_cache import ProcessedMedia
 from stentor.server.media.processors.model_processor import ModelProcessor
 from stentor.server.media.processors.processor_classes import ProcessorError
-from stentor.server.media.refusal import Refusal
 from stentor.server.text.errors import TemplateError
 from stentor.server.text.templates.placeholders import INDEX
 from stentor.tests.server.media.families import PROCESSED
@@ -464,38 +462,6 @@ def test_kimis_learned_positions_are_a_square() -> None:
     vision = {"init_pos_emb_height": 64, "init_pos_emb_width": 32}
     with pytest.raises(ConfigError, match="are 64 and 32, expected a square"):
         vision_spec_from_hf({"model_type": "kimi_vl", "vision_config": vision}, 64)
-
-
-def test_no_request_gets_more_patches_of_isaac_than_the_model_has(tmp_path: Path) -> None:
-    WHOLE["isaac"](tmp_path)
-    processor, grids = ModelProcessor(tmp_path), []
-    for options in ({}, {"min_patches": 1 << 30}, {"min_patches": 1 << 30, "max_patches": 4}, {"max_patches": 4}):
-        seen = processor.image(waves(8, 8), options, alone=True)
-        grids.append(load(seen.payload)["image_grid_thw"][0].tolist())
-    most = processor._processor.image_processor.max_patches
-    assert math.prod(grids[0]) < math.prod(grids[1]) < 2 * most, "enlarged to whole squares of the model's most patches"
-    assert grids[2] == grids[3] == [1, 2, 2]
-    with pytest.raises(Refusal, match="has no bounds of pixels; it takes max_patches"):
-        processor.image(waves(8, 8), {"max_pixels": 9}, alone=True)
-
-
-@pytest.mark.parametrize(
-    ("change", "tiles"),
-    [({}, 3), ({"dynamic_image_size": False}, 1), ({"min_dynamic_patch": 3, "max_dynamic_patch": 3}, 4)],
-)
-def test_tiles_of_internvl_are_as_many_as_its_files_say(tmp_path: Path, change: dict[str, object], tiles: int) -> None:
-    WHOLE["internvl_chat"](tmp_path)
-    file = tmp_path / "config.json"
-    file.write_text(json.dumps({**json.loads(file.read_text()), **change}))
-    found = load(ModelProcessor(tmp_path).image(waves(40, 20), {}, alone=True).payload)
-    assert len(found["pixel_values"]) == tiles
-
-
-def test_pictures_of_internvl_without_other_norms_have_those_of_imagenet(tmp_path: Path) -> None:
-    WHOLE["nvlm_d"](tmp_path)
-    said = ModelProcessor(tmp_path).image(waves(40, 20), {}, alone=True).payload
-    (tmp_path / "preprocessor_config.json").unlink()
-    assert ModelProcessor(tmp_path).image(waves(40, 20), {}, alone=True).payload == said
 
 
 def test_pictures_that_are_to_be_cropped_are_refused(tmp_path: Path) -> None:

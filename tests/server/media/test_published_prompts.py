@@ -1,18 +1,23 @@
-"""Models whose code comes with their checkpoints: pictures that stand before texts, and files that are refused."""
+"""Models whose code comes with their checkpoints: pictures that stand before texts, their sizes, and files that are
+refused."""
 
 import asyncio
 import json
+import math
 from pathlib import Path
 
 import pytest
+from safetensors.numpy import load
 
 from stentor.engine.model_config.config_fields import ConfigError
 from stentor.engine.model_config.hf.phi4mm import with_tower_of_phi4
 from stentor.engine.model_config.hf.text_names import is_of_tower, text_name
 from stentor.server.media.processors.model_processor import ModelProcessor
 from stentor.server.media.processors.processor_classes import ProcessorError
+from stentor.server.media.refusal import Refusal
 from stentor.tests.server.media.pictures import picture
 from stentor.tests.server.media.published import WHOLE
+from stentor.tests.server.media.test_own_images import waves
 from stentor.tests.server.media.test_prompts import family_in
 
 
@@ -98,3 +103,35 @@ def test_the_adapters_within_files_of_phi_4_belong_to_no_part() -> None:
     assert text_name(f"{layer}.base_layer.weight") == f"{layer}.weight"
     assert text_name(f"{layer}.lora_A.vision.weight") is None
     assert not is_of_tower(f"{layer}.lora_A.vision.weight")
+
+
+def test_no_request_gets_more_patches_of_isaac_than_the_model_has(tmp_path: Path) -> None:
+    WHOLE["isaac"](tmp_path)
+    processor, grids = ModelProcessor(tmp_path), []
+    for options in ({}, {"min_patches": 1 << 30}, {"min_patches": 1 << 30, "max_patches": 4}, {"max_patches": 4}):
+        seen = processor.image(waves(8, 8), options, alone=True)
+        grids.append(load(seen.payload)["image_grid_thw"][0].tolist())
+    most = processor._processor.image_processor.max_patches
+    assert math.prod(grids[0]) < math.prod(grids[1]) < 2 * most, "enlarged to whole squares of the model's most patches"
+    assert grids[2] == grids[3] == [1, 2, 2]
+    with pytest.raises(Refusal, match="has no bounds of pixels; it takes max_patches"):
+        processor.image(waves(8, 8), {"max_pixels": 9}, alone=True)
+
+
+@pytest.mark.parametrize(
+    ("change", "tiles"),
+    [({}, 3), ({"dynamic_image_size": False}, 1), ({"min_dynamic_patch": 3, "max_dynamic_patch": 3}, 4)],
+)
+def test_tiles_of_internvl_are_as_many_as_its_files_say(tmp_path: Path, change: dict[str, object], tiles: int) -> None:
+    WHOLE["internvl_chat"](tmp_path)
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **change}))
+    found = load(ModelProcessor(tmp_path).image(waves(40, 20), {}, alone=True).payload)
+    assert len(found["pixel_values"]) == tiles
+
+
+def test_pictures_of_internvl_without_other_norms_have_those_of_imagenet(tmp_path: Path) -> None:
+    WHOLE["nvlm_d"](tmp_path)
+    said = ModelProcessor(tmp_path).image(waves(40, 20), {}, alone=True).payload
+    (tmp_path / "preprocessor_config.json").unlink()
+    assert ModelProcessor(tmp_path).image(waves(40, 20), {}, alone=True).payload == said
