@@ -14,7 +14,7 @@ _NO_LENGTH: Final = 1e-6
 """Added to lengths that are divided by."""
 
 
-class HeadLayerNorm:
+class HeadNorm:
     """(x - mean) / deviation * weight + bias over each head, with weights of its own or shared ones; or x / rms *
     weight with weights of its own."""
 
@@ -70,17 +70,17 @@ class HeadClip:
 
 def norms_of_heads(
     weights: WeightMap, prefix: str, spec: AttentionSpec, eps: float, context: LayerContext
-) -> list[HeadLayerNorm | HeadClip]:
+) -> list[HeadNorm | HeadClip]:
     """What norms the heads of queries and of keys behind their products; empty without such norms."""
     dim = spec.head_dim
     if spec.qk_norm == "clip":
         return [
             HeadClip(weights, f"{prefix}.{which}.scale" if which else "", heads, dim, spec.longest, context)
-            for which, heads in spec.layer_norms
+            for which, heads in spec.norms_of_heads
         ]
     return [
-        HeadLayerNorm(weights, f"{prefix}.{which}", heads, dim, eps, context, spec.qk_norm)
-        for which, heads in spec.layer_norms
+        HeadNorm(weights, f"{prefix}.{which}", heads, dim, eps, context, spec.qk_norm)
+        for which, heads in spec.norms_of_heads
     ]
 
 

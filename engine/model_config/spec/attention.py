@@ -262,7 +262,7 @@ class AttentionSpec:
                 yield f"{prefix}.{self.name}.{which}.weight", (size,)
         if self.index:
             yield from self.index.shapes(prefix, self.name)
-        for which, heads in self.layer_norms:
+        for which, heads in self.norms_of_heads:
             name = f"{prefix}.{self.name}.{which}"
             if self.qk_norm == "head_own":
                 yield f"{name}.weight", (heads * self.head_dim,)
@@ -324,7 +324,7 @@ class AttentionSpec:
                 yield (f"{at}.{chosen.bias}" if name == f"{at}.{chosen.out}.bias" else name), shape
 
     @property
-    def layer_norms(self) -> tuple[tuple[str, int], ...]:
+    def norms_of_heads(self) -> tuple[tuple[str, int], ...]:
         """Names of what norms each head of queries and keys, but for RMS norms with weights that all heads share, with
         their numbers of heads."""
         if not self.qk_norm.startswith(_OF_HEADS) or self.qk_norm_names is None:
