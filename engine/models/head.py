@@ -98,6 +98,8 @@ class Head:
             logits.div_(self._config.logits_divisor)
         if cap := self._config.logits_softcap:
             logits.div_(cap).tanh_().mul_(cap)
+            if unsaid := self._config.unsaid:
+                logits[:, -unsaid:].fill_(-torch.inf)  # which the cap has made finite
         for first, end in self._config.silent:
             logits[:, first:end].fill_(-torch.inf)
         return logits
