@@ -41,6 +41,7 @@ def test_the_ranges_of_first_and_of_last_tokens_are_those_of_the_whole(text: str
 def test_a_token_that_is_added_has_an_empty_range_and_no_second_bos_is_counted(text: str) -> None:
     backend = _backend()
     bos = backend.token_to_id("<s>")
+    assert bos is not None
     backend.post_processor = processors.TemplateProcessing("<s> $A", special_tokens=[("<s>", bos)])
     tokenizer = Tokenizer(backend, {"bos_token": "<s>"})
     ids = tokenizer.encode(text)
