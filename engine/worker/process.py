@@ -6,12 +6,10 @@ import sys
 
 from ..channel import Endpoint, PeerDied
 from ..processes.process import become_child
-from .deferred_imports import defer_imports
 
 
 def preload() -> None:
     """Import what a worker needs, before it is forked."""
-    defer_imports()
     from . import service  # noqa: F401  # late, as in main
 
 
@@ -25,7 +23,6 @@ def main() -> int:
     given = parser.parse_args(inherited.arguments)
     # collections find nothing while a million objects are imported, and imported objects stay
     gc.disable()
-    defer_imports()
     # late: importing torch takes seconds, in which a worker that is not tied yet could outlive its owner
     from .service import Worker
 
