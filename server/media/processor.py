@@ -25,7 +25,7 @@ from .helpers import MediaUnavailable, run_in
 from .metrics import MediaMetrics
 from .processed_cache import Names, ProcessedCache, ProcessedMedia, content_digest, media_digest
 from .processors.model_files import Source
-from .processors.processor_options import NO_OPTIONS
+from .processors.processor_options import NO_OPTIONS, PROCESSOR_FIELD, UNKNOWN_OPTION
 from .processors.processor_process import Described, MediaRefused, NoProcessor, ProcessorJob, ProcessorProcess
 
 logger = logging.getLogger(__name__)
@@ -149,7 +149,8 @@ class MediaProcessor:
         try:
             made = await self._made(digest, wanted, alone)
         except MediaRefused as refused:
-            raise BadRequest(f"`{wanted.param}`: {refused}.", wanted.param, refused.code) from None
+            field = PROCESSOR_FIELD if refused.code == UNKNOWN_OPTION else wanted.param
+            raise BadRequest(f"`{field}`: {refused}.", field, refused.code) from None
         if wanted.uuid and content is not None:
             self._names.put(named, content)
         return made

@@ -18,7 +18,7 @@ from .load_processor import load
 from .model_files import GivenFiles, ModelFiles, Source
 from .model_videos import VideoSettings
 from .processor_classes import ALIKE, ProcessorError, class_name
-from .processor_options import LOW_DETAIL_PIXELS, NO_OPTIONS, with_defaults
+from .processor_options import LOW_DETAIL_PIXELS, NO_OPTIONS, UNKNOWN_OPTION, with_defaults
 from .videos_of_models import VIDEOS
 
 _COLQWEN3_TOKENS: Final = 1280
@@ -32,7 +32,6 @@ _SOUND_SECONDS: Final[Mapping[str, int]] = {"Gemma3nProcessor": 30}
 _AT_MOST: Final = ("max_patches", "max_soft_tokens")
 """Options of which no request gets more than the model has."""
 _OF_VIDEOS: Final = ("fps", "num_frames")
-UNKNOWN_OPTION: Final = "unknown_processor_option"
 _PIXEL_MASK: Final = "pixel_attention_mask"
 _DOT: Final = Image.new("RGB", (1, 1))
 

@@ -21,6 +21,8 @@ _MOST: Final = 1 << 31
 _NESTED: Final = ("images_kwargs", "videos_kwargs", "audio_kwargs")
 PROCESSOR_FIELD: Final = "mm_processor_kwargs"
 LOADING_FIELD: Final = "media_io_kwargs"
+UNKNOWN_OPTION: Final = "unknown_processor_option"
+"""Code of a refusal for an option of :data:`PROCESSOR_FIELD` that the model's processor has not got."""
 NO_OPTIONS: Final[Mapping[str, object]] = MappingProxyType({})
 LOW_DETAIL_PIXELS: Final = 512 * 512
 """Most pixels of a picture in low detail, as for OpenAI's models."""

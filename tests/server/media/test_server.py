@@ -173,7 +173,7 @@ def test_every_protocol_brings_pictures_to_the_engine(run_shared: Callable[[Use]
         (
             [image(png(9, 9))],
             {"mm_processor_kwargs": {"do_pan_and_scan": True}},
-            "messages[0].content[0].image_url.url",
+            "mm_processor_kwargs",
             "has no do_pan_and_scan",
         ),
         ([image(png(9, 9))], {"media_io_kwargs": {"audio": {}}}, "media_io_kwargs.audio", "is not taken"),
