@@ -33,7 +33,7 @@ class ConvOfTokens:
         states = batch.states
         assert states is not None, "the rows of the batch have no recurrent states"
         history = TokenHistory(x, states.of_layer[self._layer][self._state], states.rows)
-        tokens = PassTokens.of(states.rows, batch.positions)
+        tokens = PassTokens.of(states.rows.cu_seqlens, batch.positions)
         seen = history.until(tokens.rows, tokens.offsets, self._width).float()  # [tokens, width, channels]
         own = taps.float().unflatten(1, (self._heads, self._width)).flip(2)
         found = x.float()
