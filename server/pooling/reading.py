@@ -2,7 +2,7 @@
 
 import string
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate, chain
 from typing import Any, Final, TypeVar
 
@@ -56,7 +56,7 @@ class LengthLimit:
     cut: Side | None = None
     """The side that is truncated; None: long texts are refused."""
     way: str = "`truncate_prompt_tokens`"
-    """How a request would have it cut."""
+    """How a request would have it cut; "": it cannot."""
     named: str = "truncate_prompt_tokens"
     """The field that may say how many."""
 
@@ -85,9 +85,9 @@ class LengthLimit:
 
     def too_long(self, tokens: int, field: str, counted: str = "") -> BadRequest:
         """``counted`` says what ``tokens`` are of, or that there are more."""
+        instead = f", or set {self.way} to have the rest cut off" if self.way else ""
         return BadRequest(
-            f"`{field}` has {counted}{tokens} tokens; the model takes at most {self.most}. Shorten it, or set "
-            f"{self.way} to have the rest cut off.",
+            f"`{field}` has {counted}{tokens} tokens; the model takes at most {self.most}. Shorten it{instead}.",
             field,
             "context_length_exceeded",
             lengths=(tokens, self.most),
@@ -148,6 +148,7 @@ async def read_parts(
 
     Raises BadRequest naming an empty text, and where all are too long together: nothing is cut.
     """
+    room = replace(room, way="")
     try:
         before, *each = await encode(model, [prompt, *texts], special=False, most=room.most)
     except TextTooLong as error:

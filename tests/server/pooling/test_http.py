@@ -225,7 +225,9 @@ async def test_texts_that_are_parts_of_one_are_read_together_and_have_a_vector_e
 async def test_what_cannot_be_parts_of_one_text_is_refused(fields: dict[str, Any], param: str) -> None:
     engine = FakePooler()
     refused = await post(engine, EMBEDDINGS, {"input": ["a", "b"], "late_chunking": True, **fields})
-    assert (refused.status_code, refused.json()["error"]["param"]) == (400, param)
+    error = refused.json()["error"]
+    assert (refused.status_code, error["param"]) == (400, param)
+    assert "set `truncate" not in error["message"], "nothing is cut"
     assert not engine.prompts
 
 
