@@ -169,6 +169,8 @@ def make_of(config: Any, name: str, folder: Path) -> Any:
                     parameter.mul_(0.25)  # nothing else scales scores: a peaked softmax would magnify rounding
                 if parameter_name.endswith("q_a_layernorm.weight") and config.model_type.startswith("dots3"):
                     parameter.mul_(0.4)  # so do factors on both latents
+            elif parameter_name.endswith("rotary_emb.alpha"):  # a buffer before transformers 5.24
+                parameter.uniform_(-0.5, 0.5)
             else:
                 # transformers' 0.02 would make every logit nearly equal and hide mistakes
                 parameter.normal_(0, 2.0 if parameter_name.endswith("sinks") else 0.15)
