@@ -33,7 +33,7 @@ PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -P -m pytest
 QUICK := $(addprefix tests/,protocols server/parsing server/grammar server/config engine/scheduler engine/cache engine/channel)
 # These start processes or load a model.
 NOT_QUICK := $(addprefix tests/server/,parsing/tools/test_grammars.py grammar/test_lark.py grammar/test_schemas.py config/test_cli.py)
-# Chooses the tenth of the slow tests and the twentieth of the tier `proof` that `make test` runs, and the cases of kernels; see tests/support/tiers.py
+# Chooses the tenth of the slow tests and the fiftieth of the tier `proof` that `make test` runs, and the cases of kernels; see tests/support/tiers.py
 TURN ?= $(shell git rev-list --count HEAD 2>/dev/null || echo 0)
 COMPILE = TRITON_INTERPRET=0 $(PYTEST) --turn $(TURN) tests/compile
 

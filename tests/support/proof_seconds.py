@@ -1,4 +1,4 @@
-"""How long the tests of the tier `proof` take, so that each of its twentieths takes about as long (:mod:`.tiers`).
+"""How long the tests of the tier `proof` take, so that each of its fiftieths takes about as long (:mod:`.tiers`).
 
 ``--save-proof-seconds`` measures those that it runs as :mod:`.cpu_seconds` says, and writes ``tests/proof_seconds.txt``
 anew for their files. Of kernels it counts the cases of a turn's sample, whatever else runs. A file whose tests were all

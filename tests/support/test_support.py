@@ -80,7 +80,10 @@ def test_all_turns_together_run_every_file_of_the_tier_once_and_whole() -> None:
 
 
 def test_values_of_a_parameter_take_turns_in_place_of_files_where_the_mark_says_so() -> None:
-    many = [Case(file, "test", "proof", place, each="a", a=place) for file in ("file1", "file2") for place in range(24)]
+    count = SHARES + SHARES // 5
+    many = [
+        Case(file, "test", "proof", place, each="a", a=place) for file in ("file1", "file2") for place in range(count)
+    ]
     files = [Case(f"file{number}", "whole", "proof") for number in range(SHARES)]
     items = cases(*many, *files)
     ran = [set(items) - beyond_the_share(items, turn) for turn in range(SHARES)]
@@ -105,17 +108,17 @@ def test_all_tests_of_one_value_run_in_the_same_turn() -> None:
 
 def test_turns_take_about_as_long_by_what_their_files_have_taken() -> None:
     seconds = {f"file{number}": FileSeconds(number**2 / 2, 0.0) for number in range(15)}
-    seconds["values"] = FileSeconds(0.0, 2400.0)
+    seconds["values"] = FileSeconds(0.0, 120.0 * SHARES)
     files = [Case(file, "whole", "proof") for file in seconds if file != "values"]
-    values = [Case("values", "test", "proof", place, each="a", a=place) for place in range(240)]
+    values = [Case("values", "test", "proof", place, each="a", a=place) for place in range(12 * SHARES)]
     items = cases(*files, *values)
     taken = []
     for turn in range(SHARES):
         ours = set(items) - beyond_the_share(items, turn, seconds)
         taken.append(sum(10 if item.callspec.params else seconds[str(item.path)].whole for item in ours))
     assert max(taken) - min(taken) <= 10
-    assert sum(taken) == 2400 + sum(number**2 / 2 for number in range(15)), "each runs once"
-    unknown = cases(*(Case(f"new{number}", "whole", "proof") for number in range(40)))
+    assert sum(taken) == 120 * SHARES + sum(number**2 / 2 for number in range(15)), "each runs once"
+    unknown = cases(*(Case(f"new{number}", "whole", "proof") for number in range(2 * SHARES)))
     sizes = [len(set(unknown) - beyond_the_share(unknown, turn, seconds)) for turn in range(SHARES)]
     assert sizes == [2] * SHARES, "what nobody has measured is spread as well"
 

@@ -1,11 +1,11 @@
 """Which tests run.
 
 ``make test`` runs every test that is quick, a tenth of those that are slow (:mod:`.slow_tests`), which are all in
-``make every``, and a twentieth of those that are marked ``proof`` or compile kernels, which are all in ``make proof``.
+``make every``, and a fiftieth of those that are marked ``proof`` or compile kernels, which are all in ``make proof``.
 Of the tests of kernels and of those marked ``sampled`` it takes as many cases as have each value of every parameter;
-all pairs are ``make proof``. The *turn*, which is the number of commits, chooses the tenth, the twentieth and the
-cases: one commit always runs the same tests, ten have run every slow one, and twenty each value of every parameter of
-the tier. Each tenth and each twentieth takes about as long, by what was measured (:mod:`.proof_seconds`).
+all pairs are ``make proof``. The *turn*, which is the number of commits, chooses the tenth, the fiftieth and the
+cases: one commit always runs the same tests, ten have run every slow one, and fifty each value of every parameter of
+the tier. Each tenth and each fiftieth takes about as long, by what was measured (:mod:`.proof_seconds`).
 """
 
 import random
@@ -24,7 +24,7 @@ from stentor.tests.support.slow_tests import SLOW_TESTS, file_of, name_of, read_
 
 TESTS = Path(__file__).resolve().parent.parent
 
-SHARES = 20
+SHARES = 50
 """Turns that run a test of the tier `proof` once."""
 WAITING = ("browser", "chaos", "e2e", "loadtest", "test_readme.py")
 """Folders and files whose tests mostly wait for processes that they have started."""
