@@ -1,6 +1,7 @@
 """The native frames of a process that dies of a fault: ``faulthandler`` tells of Python's alone.
 
-They are printed as ``library(+offset)``; ``objdump -d library`` shows what lies there.
+They are printed as ``library(+offset)``; ``objdump -d library`` shows what lies there. On x86-64 the registers and the
+innermost frame's memory are printed too: what a wrong pointer held tells whose it was.
 """
 
 import ctypes
@@ -11,19 +12,41 @@ from pathlib import Path
 from typing import Final
 
 _SOURCE: Final = r"""
+#define _GNU_SOURCE
 #include <execinfo.h>
 #include <signal.h>
 #include <string.h>
+#include <ucontext.h>
 #include <unistd.h>
 
 static int told_to;
 static struct sigaction before[64];
+
+static void tell_words(const char *title, const unsigned long *words, unsigned count) {
+    char line[18];
+    if (write(told_to, title, strlen(title)) < 0)
+        return;
+    for (unsigned i = 0; i < count; i++) {
+        line[16] = ' ';
+        for (unsigned digit = 0; digit < 16; digit++)
+            line[digit] = "0123456789abcdef"[words[i] >> (60 - 4 * digit) & 15];
+        line[17] = '\n';
+        if (write(told_to, line, i + 1 < count ? 17 : 18) < 0)
+            return;
+    }
+}
 
 static void tell(int number, siginfo_t *info, void *context) {
     static const char title[] = "Native stack of the thread that died:\n";
     void *frames[24];
     if (write(told_to, title, sizeof title - 1) > 0)
         backtrace_symbols_fd(frames, backtrace(frames, 24), told_to);
+#ifdef __x86_64__
+    const greg_t *registers = ((ucontext_t *)context)->uc_mcontext.gregs;
+    tell_words("Registers, from r8 to r15, rdi, rsi, rbp, rbx, rdx, rax, rcx, rsp and rip:\n",
+               (const unsigned long *)registers, 17);
+    tell_words("Memory at rsp:\n", (const unsigned long *)registers[REG_RSP], 24);
+#endif
     sigaction(number, &before[number], 0);
     raise(number); /* blocked until this returns; then faulthandler's turn */
 }
