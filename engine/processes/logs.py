@@ -105,6 +105,8 @@ class _Handler(logging.StreamHandler[TextIO]):
         if self._fd < 0:
             super().emit(record)
             return
+        if self.stream.closed:  # its number may be another file's by now: a loop took lines for pointers
+            return
         try:
             if not self._is_read():
                 self._dropped += 1

@@ -10,6 +10,7 @@ import select
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, BinaryIO
 
 import pytest
@@ -192,3 +193,22 @@ def test_a_long_line_whose_reader_stops_within_it_is_cut_and_counted(small_pipe:
     told, last = small_pipe.read(1 << 20).decode().removeprefix("\n").splitlines()
     assert "1 log lines were dropped" in told
     assert last.endswith("read again")
+
+
+def test_no_line_is_written_to_the_file_that_has_the_number_of_a_closed_stream(
+    lines: Log, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    lines("text", lambda _: None)  # its end restores the loggers
+    logger = logging.getLogger("stentor.some.where")
+    with open(tmp_path / "log", "w") as stream:
+        monkeypatch.setattr(sys, "stderr", stream)
+        set_up_logging("info", "text", "here")
+        logger.warning("open")
+        number = stream.fileno()
+    with open(tmp_path / "other", "w+") as other:
+        taken = other.fileno() if other.fileno() == number else os.dup2(other.fileno(), number)
+        logger.warning("closed")
+        if taken != other.fileno():
+            os.close(taken)
+    assert (tmp_path / "log").read_text().endswith("open\n")
+    assert not (tmp_path / "other").read_text()
