@@ -49,6 +49,7 @@ _DEFAULTS: Final[Mapping[str, object]] = {
     "head_dim": 128,
     "moe_intermediate_size": 1280,
     "n_routed_experts": 288,
+    "num_key_value_heads": 8,
     "rms_norm_eps": 1e-5,
 }
 _STEP5: Final[Mapping[str, object]] = {
