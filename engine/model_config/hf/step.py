@@ -154,6 +154,7 @@ def step5(fields: Fields, name: str) -> ModelSpec:
     if not enums:
         values["moe_layers_enum"] = [*range(1, layers)]
     spec = _stepped(Fields(values), name, {**_STEP5, "share_expert_dim": taken})
+    spec = replace(spec, float32_stream=fields.flag("fp32_residual_connection"))
     whole = [not layer.attention.window for layer in spec.layers]
     table = Fields(fields.table("sparse_config") or {})
     if not fields.has("sparse_config"):
