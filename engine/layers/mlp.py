@@ -91,8 +91,8 @@ class MLP:
         self._kind = kind = None if spec.activation in OWN_ACTIVATIONS else kernel_kind(spec.activation)
         self._own_gate = _OWN_GATES.get(spec.activation)
         fused = None if spec.gated else kind
-        # the activation's input is rounded as the next product would
-        dtype = context.dtype if fused else context.stream
+        # the activation's input is rounded as the next product would, which takes no float32 where nothing is packed
+        dtype = context.dtype if fused or not context.packed else context.stream
         self.input = Linear.of(
             weights,
             prefix,

@@ -256,13 +256,17 @@ class _ExactNorm(ABC):
         """x [tokens, size] → the same."""
         if isinstance(x, Traced):
             return x.call(self._called, lambda rows, _: self.exact(rows), self._size)
-        return self.exact(x).to(x.dtype)
+        return self._rounded(self.exact(x), x)
 
     __call__ = plain
 
     def add(self, x: Delta, residual: Stream) -> Stream:
         """Add x to ``residual`` in place and normalise the sum."""
         return self.plain(added_(residual, x))
+
+    def _rounded(self, x: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+        """The norm of ``like``, float32, as :meth:`plain` returns it."""
+        return x.to(like.dtype)
 
 
 class ScaledFirstNorm(_ExactNorm):
@@ -297,6 +301,21 @@ class GroupsNorm(_ExactNorm):
         return self._norm.plain(x.float().reshape(-1, self._size // self._groups)).view(x.shape) * self._weight
 
 
+class RoundedNorm(_ExactNorm):
+    """An RMS norm of a float32 stream, whose result is rounded for the parts of the layer."""
+
+    _called = "a norm of a float32 stream"
+
+    def __init__(self, norm: RMSNorm, size: int, dtype: torch.dtype) -> None:
+        self._norm, self._size, self._dtype = norm, size, dtype
+
+    def exact(self, x: torch.Tensor) -> torch.Tensor:
+        return self._norm.exact(x)
+
+    def _rounded(self, x: torch.Tensor, _like: torch.Tensor) -> torch.Tensor:
+        return x.to(self._dtype)
+
+
 class NormsApart(_ExactNorm):
     """Several inputs side by side, each with a norm of its own (Inkling 2)."""
 
@@ -311,7 +330,7 @@ class NormsApart(_ExactNorm):
         return torch.cat([norm.exact(part) for norm, part in zip(self._norms, inputs, strict=True)], dim=1)
 
 
-Norm = RMSNorm | LayerNorm | GatedNorm | ScaledFirstNorm | GroupsNorm | NormsApart
+Norm = RMSNorm | LayerNorm | GatedNorm | ScaledFirstNorm | GroupsNorm | RoundedNorm | NormsApart
 
 
 def make_norm(
@@ -347,7 +366,10 @@ def make_norm(
             weights.arrange(f"{name}.weight", (size,), lambda weight: weight.float() + offset)
     if like.kind == "layer":
         return LayerNorm(weights, stored, size, eps, context, bias=like.bias, plus_one=plus_one)
-    return RMSNorm(weights, stored, size, eps, replace(context, dtype=context.stream), plus_one=plus_one, before=before)
+    inner = replace(context, dtype=context.stream)
+    if context.float32_stream and not context.packed:
+        return RoundedNorm(RMSNorm(weights, stored, size, eps, inner, plus_one=plus_one), size, context.dtype)
+    return RMSNorm(weights, stored, size, eps, inner, plus_one=plus_one, before=before)
 
 
 def joined(delta: Delta | None, residual: Stream, norm: Norm | None) -> Input:

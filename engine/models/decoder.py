@@ -57,7 +57,10 @@ class Decoder:
         if context.adapters is not None:
             context.adapters.begin(config, context.part)
         self._stage_ends = {} if context.part is None else context.part.stage_ends
-        of_layers = replace(context, ranks=None) if self._stage_ends else context
+        self._widens = config.float32_stream and not context.packed
+        """Whether layers get embeddings in float32."""
+        over_stream = replace(context, float32_stream=True) if self._widens else context
+        of_layers = replace(over_stream, ranks=None) if self._stage_ends else over_stream
         self._embedding = decoder_input(self.weights, config, context)
         self._rotary = RotaryTables(config.max_position, max_model_len, context, media_tokens, self.weights)
         for rope, dim in config.learned_ropes:
@@ -76,7 +79,7 @@ class Decoder:
             self._layers = self._over_one_stream(of_layers, inputs)
         else:
             self._streams, self._layers = streamed_layers(self.weights, config, self._rotary, context, inputs)
-        self.head = Head(self.weights, config, context, self._embedding.words)
+        self.head = Head(self.weights, config, over_stream, self._embedding.words)
         self._blended = {number for blend in config.blends for number in (blend.source, blend.layer)}
         self._start: torch.Tensor | None = None
         if config.start:
@@ -172,6 +175,8 @@ class Decoder:
     def _hidden(self, batch: ForwardBatch, *, adds_words: bool = False) -> Stream:
         """The pass up to the last layer, over tensors or :class:`Traced` values."""
         residual, delta = self._embedding(batch, adds_words=adds_words), None
+        if self._widens:
+            residual = residual.float()
         if any(layer.block is not None for layer in self.config.layers):
             batch.carried.words = changed(residual, "embeddings kept", lambda x, _: x.clone(), batch)
         if self._streams is not None:

@@ -1,11 +1,13 @@
 """Opens the media processors of models."""
 
 from pathlib import Path
+from typing import Final
 
 from prometheus_client import CollectorRegistry
 
 from stentor.engine.loading.checkpoint import Checkpoint, open_checkpoint
 from stentor.engine.loading.companions import described_model
+from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.loading.kind import architectures_of
 from stentor.engine.loading.safetensors_index import read_json
 from stentor.engine.model_config.hf.text_part import MEDIA_FAMILIES
@@ -25,6 +27,9 @@ from ..media.processor import MediaProcessor
 from ..media.processors.model_files import Source
 from ..media.processors.processor_options import request_options
 from ..storage.database import Database
+
+_SAID: Final = "default_transcription_prompt"
+"""The field of a processor's file with the text that asks for a transcript."""
 
 
 def spec_of(checkpoint: Checkpoint) -> MediaSpec | None:
@@ -54,13 +59,19 @@ def width_of(checkpoint: Checkpoint) -> int:
 
 
 def asking_of(spec: MediaSpec | None, checkpoint: Checkpoint) -> Asking | None:
-    """The transcription prompt of a chat model; None if it does not transcribe. ``spec`` has its media."""
+    """The transcription prompt of a chat model; None if it does not transcribe. ``spec`` has its media. Raises
+    :class:`stentor.engine.loading.errors.CheckpointError`."""
     if spec is None or "audio" not in spec.placeholders:
         return None
     tower, names = checkpoint.tower, [checkpoint.config.architecture]
     if tower is not None and tower.projector is not None:  # the architecture is that of the text model
         names = [name for name, each in MEDIA_FAMILIES.items() if each.model_type == tower.described.get("model_type")]
-    return next((ASKING[name] for name in names if name in ASKING), None)
+    found = next((ASKING[name] for name in names if name in ASKING), None)
+    file = checkpoint.folder / "processor_config.json"
+    said = read_json(file).get(_SAID) if found is not None and file.is_file() else None
+    if said is not None and not isinstance(said, str):
+        raise CheckpointError(f"{file}: {_SAID} is {str(said)[:40]!r}, expected a text. Correct it, or leave it out.")
+    return found.saying(said) if found is not None and said else found
 
 
 def transcribes(path: Path) -> bool:

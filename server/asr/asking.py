@@ -82,6 +82,12 @@ class Asking:
         known = {code: name for code, name in self.languages.items() if name in called}
         return replace(self, languages={**{name: name for name in called}, **known})
 
+    def saying(self, text: str) -> "Asking":
+        """The same with another text of the user's; a prompt that is no such text stays."""
+        if self.says_before:
+            return replace(self, says_before=text)
+        return replace(self, says=text) if self.says else self
+
     def start_of(self, language: str | None) -> str:
         """Beginning of the answer; ``language`` is a code."""
         called = self.languages.get(language or "")

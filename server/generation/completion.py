@@ -133,6 +133,7 @@ async def prompts_of(chat: ChatModel, body: CompletionRequest) -> list[list[int]
     for tokens in await _encode(chat, body, body.prompts):
         first, end = kept_tokens(len(tokens), body, budget, context)
         check_prompt(tokens[first:end], chat, "prompt")
+        output_room(end - first, budget, chat)
         prompts.append(tokens[first:end])
     return prompts
 

@@ -67,7 +67,17 @@ async def write_prompt(
     if options.template_kwargs != (body.chat_template_kwargs or {}):
         fields = msgspec.structs.replace(body, chat_template_kwargs=options.template_kwargs)
     text = media.text
-    tokens = await render_messages(chat, fields, messages, body.add_special_tokens, most_tokens, tools, text)
+    tokens = await render_messages(
+        chat,
+        fields,
+        messages,
+        body.add_special_tokens,
+        most_tokens,
+        tools,
+        text,
+        must_call=use.mode == "required" and not use.named,
+        response_format=body.response_format,
+    )
     if chat.media is None or text is None:
         return Prompted(tokens, options)
     return Prompted(tokens, options, chat.media.place(tokens, media, text.order, chat.pool.tokenizer))
@@ -87,6 +97,9 @@ async def render_messages(
     most_tokens: int | None = None,
     tools: Sequence[Mapping[str, Any]] = (),
     media: MediaText | None = None,
+    *,
+    must_call: bool = False,
+    response_format: Mapping[str, Any] | None = None,
 ) -> list[int]:
     """Raises BadRequest for arguments that the template may not be given, where the template fails, and for
     messages that cannot have as few as ``most_tokens``; and Overloaded where too many templates wait."""
@@ -99,6 +112,8 @@ async def render_messages(
             RenderRequest(
                 messages=messages,
                 tools=tools,
+                must_call=must_call,
+                response_format=response_format or {},
                 documents=fields.documents or (),
                 add_generation_prompt=not fields.continue_final_message if begins is None else begins,
                 continue_final_message=fields.continue_final_message,

@@ -21,7 +21,7 @@ from .templates.chat_template import ChatTemplate, RenderOptions
 from .templates.placeholders import MediaText
 from .templates.template_process import RenderJob, TemplateProcess
 from .tokenizers.detokenizer import Detokenizers
-from .tokenizers.tokenizer import Tokenizer
+from .tokenizers.tokenizer import Marked, Tokenizer
 
 T = TypeVar("T")
 
@@ -199,9 +199,10 @@ class TokenizerPool:
         text = await self._render_foreign(RenderJob(messages, chat_template, options))
         return await self.run(lambda: self._encode_chat(expand(text), add_special_tokens, most_tokens))
 
-    async def encode_rendered(self, render: Callable[[], str], most_tokens: int | None = None) -> list[int]:
-        """Token ids of the text of ``render``, all markers included; ``most_tokens`` as in :meth:`encode`."""
-        return await self.run(lambda: self._encode(render(), False, most_tokens))
+    async def encode_rendered(self, render: Callable[[], str | list[str]], most_tokens: int | None = None) -> list[int]:
+        """Token ids of the text of ``render``, all markers included, or of pieces, as of
+        :meth:`.Tokenizer.encode_pieces`; ``most_tokens`` as in :meth:`encode`."""
+        return await self.run(lambda: self._encode_pieces(render(), most_tokens))
 
     async def run(self, job: Callable[[], T]) -> T:
         """Runs a job among the others, in a thread."""
@@ -234,6 +235,12 @@ class TokenizerPool:
     ) -> list[int]:
         self._check_length(text, most_tokens)
         return self._encode_all([text], add_special_tokens, field)[0]
+
+    def _encode_pieces(self, rendered: str | list[str], most_tokens: int | None) -> list[int]:
+        pieces = [Marked(rendered)] if isinstance(rendered, str) else rendered
+        self._check_length("".join(pieces), most_tokens)
+        with self.room.hold(self.tokenizer, pieces, "messages"):
+            return self.tokenizer.encode_pieces(pieces)
 
     def _encode_packed(self, text: str, add_special_tokens: bool, field: str) -> "array[int]":
         with self.room.hold(self.tokenizer, [text], field):

@@ -94,6 +94,31 @@ async def test_prompts_of_completions_are_a_list() -> None:
     assert cut["token_ids"] == list(b"lo")
 
 
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        (CHAT, {"messages": HELLO, "max_completion_tokens": 600}, "max_completion_tokens"),
+        (CHAT, {"messages": HELLO, "max_tokens": 600}, "max_tokens"),
+        (COMPLETIONS, {"prompt": ["hi", "a" * 500], "max_tokens": 16}, "max_tokens"),
+        ("/v1/responses", {"input": "a", "max_output_tokens": 600}, "max_output_tokens"),
+    ],
+)
+async def test_more_tokens_than_the_context_has_are_not_rendered_where_they_are_not_answered(
+    path: str, body: dict[str, Any], param: str
+) -> None:
+    answer, rendered = [await post(each, body, status=400) for each in (path, f"{path}/render")]
+    assert rendered.json() == answer.json()
+    assert rendered.json()["error"]["param"] == param
+
+
+async def test_an_answer_that_fills_the_context_is_rendered_as_one() -> None:
+    body = {"model": "fake", "messages": HELLO, "max_tokens": 600}
+    rendered = (await post("/v1/messages/render", body)).json()
+    assert rendered["sampling_params"]["max_tokens"] == 512 - len(rendered["token_ids"])
+    (filled,) = (await post(f"{COMPLETIONS}/render", {"prompt": "hi", "n_predict": -1})).json()
+    assert filled["sampling_params"] == {"n_predict": -1}
+
+
 async def test_a_response_is_written_as_it_is_answered_and_nothing_is_stored() -> None:
     body = {
         **{"input": [{"role": "user", "content": "hello"}], "instructions": "be kind", "max_output_tokens": 9},

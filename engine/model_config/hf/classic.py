@@ -358,7 +358,8 @@ def codegen(fields: Fields, name: str) -> ModelSpec:
 
 def openai_gpt(fields: Fields, name: str) -> ModelSpec:
     """GPT: a GPT-2 with norms behind its sums and none at the end."""
-    fields = Fields({"tie_word_embeddings": True, **fields.values, "intermediate_size": 4 * _width(fields)})
+    told = {"tie_word_embeddings": True, "n_positions": 512, **fields.values}
+    fields = Fields({**told, "intermediate_size": 4 * _width(fields)})
     if fields.text("afn", "gelu") == "gelu":  # which means the approximation here
         fields = Fields({**fields.values, "afn": "gelu_new"})
     spec = _gpt(fields, name, "gelu_new")

@@ -77,7 +77,8 @@ def lfm2(fields: Fields, name: str) -> ModelSpec:
 
 def lfm2_moe(fields: Fields, name: str) -> ModelSpec:
     """LFM2 with experts in all but the first few layers."""
-    spec = lfm2(Fields({**fields.values, "block_auto_adjust_ff_dim": False}), name)
+    told = with_defaults(fields, intermediate_size=7168)
+    spec = lfm2(Fields({**told.values, "block_auto_adjust_ff_dim": False}), name)
     router = RouterSpec(
         fields.integer("num_experts_per_tok", 4),
         score="sigmoid",
@@ -116,7 +117,8 @@ def lfm3(fields: Fields, name: str) -> ModelSpec:
 def granite_hybrid(fields: Fields, name: str) -> ModelSpec:
     """Granite 4: a Granite with other names for its network, and Mamba-2 in most layers."""
     spec = granite(fields, name)
-    inner = fields.integer("shared_intermediate_size", 1024)
+    fields = with_defaults(fields, shared_intermediate_size=1024)
+    inner = fields.integer("shared_intermediate_size")
     mlp = replace(dense_mlp(spec), inner=inner, into=("shared_mlp.input_linear",), out="shared_mlp.output_linear")
     spec = granite_moe(fields, name) if fields.integer("num_local_experts", 8, least=0) else with_layers(spec, mlp=mlp)
     if fields.text("position_embedding_type", "nope") != "rope":

@@ -171,20 +171,18 @@ def attention(fields: Fields, width: int, *, slides: bool) -> AttentionSpec:
 
 
 def _experts(fields: Fields, spec: ModelSpec) -> MoESpec:
-    """Experts with sigmoid scores and a correction, beside some that every token uses."""
+    """Experts beside some that every token uses."""
+    chosen = routed(fields, spec, top_k=6, experts=256)
+    always = fields.integer("n_shared_experts", 2)
+    return replace(chosen, experts=chosen.experts + always, always=always, factor="mlp.gate.global_scale", names=_NAMES)
+
+
+def routed(fields: Fields, spec: ModelSpec, *, top_k: int, experts: int) -> MoESpec:
+    """Experts with sigmoid scores and a correction. The numbers are defaults."""
     router = RouterSpec(
-        fields.integer("num_experts_per_tok", 6),
+        fields.integer("num_experts_per_tok", top_k),
         score="sigmoid",
         renormalize=True,
         scale=fields.number("route_scale", 8.0),
     )
-    chosen = experts_of(fields, spec, router, experts=256)
-    always = fields.integer("n_shared_experts", 2)
-    return replace(
-        chosen,
-        experts=chosen.experts + always,
-        always=always,
-        correction=True,
-        factor="mlp.gate.global_scale",
-        names=_NAMES,
-    )
+    return replace(experts_of(fields, spec, router, experts=experts), correction=True)

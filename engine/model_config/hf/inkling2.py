@@ -8,13 +8,12 @@ from ..config_fields import Fields
 from ..spec.attention import AttentionSpec
 from ..spec.attention_parts import AddedConvSpec
 from ..spec.layer import PRE, LayerSpec
-from ..spec.mlp import STACKED, MoESpec, RouterSpec
+from ..spec.mlp import STACKED, MoESpec
 from ..spec.model import ModelSpec
 from ..spec.streams import BlockResidualSpec
 from ..spec.token_input import TokenInputSpec
 from .common import common, expect, renamed, with_defaults
-from .inkling import DRAFTS, attention, slides_of
-from .moe import experts_of
+from .inkling import DRAFTS, attention, routed, slides_of
 
 _OTHER_NAMES: Final = {
     "conv_kernel_size": "sconv_kernel_size",
@@ -53,7 +52,8 @@ def inkling2(fields: Fields, name: str) -> ModelSpec:
     fields = renamed(fields, {other: usual for usual, other in _OTHER_NAMES.items() if not fields.has(usual)})
     fields = with_defaults(Fields({"eos_token_id": 200_006, **fields.values}), **_DEFAULTS)
     spec = common(fields, name)
-    slides, moe = slides_of(fields, spec), _experts(fields, spec)
+    slides = slides_of(fields, spec)
+    moe = replace(routed(fields, spec, top_k=8, experts=384), activation="situ", names=_NAMES)
     width, count = fields.integer("conv_kernel_size", 4), len(spec.layers)
     kinds = {each: _layer(fields, moe, width, spec.hidden_size, slides=each) for each in {*slides}}
     said = fields.integer("unpadded_vocab_size", min(200_058, spec.vocab_size), most=spec.vocab_size)
@@ -111,15 +111,3 @@ def _attention(fields: Fields, width: int, *, slides: bool) -> AttentionSpec:
         key_convs=convs,
         distances=replace(like.distances, longest=longest, sinks="attn_sink_proj"),
     )
-
-
-def _experts(fields: Fields, spec: ModelSpec) -> MoESpec:
-    """Experts with sigmoid scores and a correction."""
-    router = RouterSpec(
-        fields.integer("num_experts_per_tok", 8),
-        score="sigmoid",
-        renormalize=True,
-        scale=fields.number("route_scale", 8.0),
-    )
-    chosen = experts_of(fields, spec, router, experts=384)
-    return replace(chosen, activation="situ", correction=True, names=_NAMES)

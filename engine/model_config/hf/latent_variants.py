@@ -277,7 +277,7 @@ def dots3_note(fields: Fields, name: str) -> ModelSpec:
 
 def _dots3_kinds(fields: Fields, layers: int) -> Sequence[str]:
     """The kind of each layer's attention: as listed, or the nearest tokens in three of four layers."""
-    kinds = fields.texts("layer_types")
+    listed = kinds = fields.texts("layer_types")
     if kinds is None:
         slides = fields.flag("use_sliding_window", True)
         kinds = tuple(
@@ -289,7 +289,7 @@ def _dots3_kinds(fields: Fields, layers: int) -> Sequence[str]:
             f"layer_types is not 'full_attention', 'indexed_attention' or 'sliding_attention' for each of {layers} "
             "layers"
         )
-    if "per_layer_config" in fields.values and not fields.has("use_dsa"):
+    if listed is not None and "per_layer_config" in fields.values and not fields.has("use_dsa"):
         return kinds
     whole = "indexed_attention" if fields.flag("use_dsa", True) else "full_attention"
     return tuple(kind if kind == "sliding_attention" else whole for kind in kinds)

@@ -317,7 +317,7 @@ def mimo_v2_flash(fields: Fields, name: str) -> ModelSpec:
     heads. Files are read in their authors' form and in transformers'."""
     eps = fields.number("layernorm_epsilon", 1e-5)
     defaults = {"head_dim": 192, "partial_rotary_factor": 0.334, "moe_intermediate_size": 2048}
-    fields = Fields({**defaults, **fields.values})
+    fields = Fields({**defaults, "n_routed_experts": 256, **fields.values})
     spec = common(fields, name, eps=eps)
     attention = spec.layers[0].attention
     heads, head_dim, v_dim = attention.heads, attention.head_dim, fields.integer("v_head_dim", 128)

@@ -49,6 +49,7 @@ _DEFAULTS: Final[Mapping[str, object]] = {
     "head_dim": 128,
     "moe_intermediate_size": 1280,
     "n_routed_experts": 288,
+    "num_key_value_heads": 8,
     "rms_norm_eps": 1e-5,
 }
 _STEP5: Final[Mapping[str, object]] = {
@@ -153,6 +154,7 @@ def step5(fields: Fields, name: str) -> ModelSpec:
     if not enums:
         values["moe_layers_enum"] = [*range(1, layers)]
     spec = _stepped(Fields(values), name, {**_STEP5, "share_expert_dim": taken})
+    spec = replace(spec, float32_stream=fields.flag("fp32_residual_connection"))
     whole = [not layer.attention.window for layer in spec.layers]
     table = Fields(fields.table("sparse_config") or {})
     if not fields.has("sparse_config"):

@@ -163,6 +163,8 @@ class ModelSpec(Backbone):
     """Last tokens of the vocabulary, which have embeddings and no logits (the picture's of Llama 3.2 Vision)."""
     silent: tuple[tuple[int, int], ...] = ()
     """Tokens [first, end) whose logits are -inf, though they have some (those of Chameleon's pictures)."""
+    float32_stream: bool = False
+    """Whether the residual stream is float32 in any compute dtype (Step 5); that of a CPU's programs always is."""
     padded_head: bool = False
     """Whether the stored head has rows of those too, which are not used (Inkling)."""
     head_bias: bool = False

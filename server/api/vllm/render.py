@@ -21,7 +21,7 @@ from stentor.protocols.openai.responses.request import ResponseRequest
 from stentor.protocols.openai.responses.request import decoder as response_decoder
 from stentor.protocols.openai.sampling import not_served
 
-from ...generation.admission import Budget, check_prompt, context_length, kept_tokens
+from ...generation.admission import Budget, check_prompt, context_length, kept_tokens, output_room
 from ...generation.chat_model import ChatModel
 from ...generation.completion import DEFAULT_MAX_TOKENS, prompts_of
 from ...generation.prepare import prompt_of
@@ -75,17 +75,24 @@ async def render_messages(chat: ChatModel, request: Request, content: bytes, con
     if body.context_management is not None:
         raise not_served("context_management")  # it could generate a summary
     with in_their_names(body):
-        return await _conversation(chat, chat_request(body), request, context)
+        return await _conversation(chat, chat_request(body), request, context, fill_context=True)
 
 
-async def _conversation(chat: ChatModel, body: ChatRequest, request: Request, context: RequestContext) -> WholeAnswer:
+async def _conversation(
+    chat: ChatModel, body: ChatRequest, request: Request, context: RequestContext, *, fill_context: bool = False
+) -> WholeAnswer:
+    """More tokens than the context has room for are refused, or with ``fill_context`` reduced."""
     tokens = await prompt_of(chat, body, context.queue_slot.memory)
-    budget = Budget(body.wanted_tokens, None, body.max_tokens_field, "messages")
+    wanted = body.wanted_tokens
+    budget = Budget(None if fill_context else wanted, wanted, body.max_tokens_field, "messages")
     first, end = kept_tokens(len(tokens), body, budget, context_length(chat))
     prompt = tokens[first:end]
     check_prompt(prompt, chat, "messages")
+    room = output_room(len(prompt), budget, chat)
     name_anew(request, body.request_id)
     rendered = _rendered(chat, body, request_id(request), prompt)
+    if fill_context and wanted is not None:
+        rendered.sampling_params["max_tokens"] = room
     if body.return_prompt_text or body.return_token_offsets:
         text = await chat.pool.decode(prompt, skip_special_tokens=False)
         if body.return_prompt_text:
@@ -112,7 +119,7 @@ async def render_response(
 async def render_completion(chat: ChatModel, request: Request, content: bytes, context: RequestContext) -> WholeAnswer:
     body = decode(completions.decoder, content, chat.limits)
     body.check(chat.limits)
-    if body.max_tokens is None:
+    if body.max_tokens is None and not body.fills_context:
         body.max_tokens = DEFAULT_MAX_TOKENS
     prompts = await prompts_of(chat, body)
     name_anew(request, body.request_id)

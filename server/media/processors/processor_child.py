@@ -37,7 +37,6 @@ def main() -> int:
     os.environ["HF_HUB_OFFLINE"] = "1"  # missing files are not downloaded
     os.environ["TRANSFORMERS_VERBOSITY"] = "error"
     with bounded_child("stentor-media") as connection:
-        os.nice(_NICENESS)
         setup = receive(connection, Setup)
         # to transformers, it is not installed: numpy does, in a fifth of the time and of the memory
         sys.modules["torch"] = None  # type: ignore[assignment]
@@ -50,6 +49,8 @@ def main() -> int:
             send(connection, Described({}, {}, False, 0, str(error)))
             return 0
         _rehearse(processor, setup.limits)
+        # not before: imports take seconds of the CPU, and whoever waits for the child would wait for idle time
+        os.nice(_NICENESS)
         growth = Growth(_LEFT_BEHIND)
         bound_growth(MAX_GROWTH)
         # nothing more can be opened: the only number that is left is taken; 0 would forbid to wait for the socket

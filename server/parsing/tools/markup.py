@@ -60,6 +60,8 @@ class Markup(LaidOut):
     """Markers around the type of a value, between its key and it. The tool's schema decides instead."""
     doubled: bool = False
     """Whether a name may be written twice, with a dot between."""
+    attributes: bool = False
+    """Whether names and keys are attributes, in which ``&`` and ``"`` are written as in XML."""
     special: frozenset[str] = frozenset()
 
     @property
@@ -78,13 +80,14 @@ class Markup(LaidOut):
     def _one(self, lark: Lark, tool: Tool) -> str:
         behind_name, behind_key, behind_value = self.written
         arguments = Arguments(tool.parameters)
-        parts = [lark.literal(f"{tool.name}{behind_name}")]
+        spell = _attribute if self.attributes else str
+        parts = [lark.literal(f"{spell(tool.name)}{behind_name}")]
         if self.numbered:
             parts += [lark.regex("[1-9][0-9]{0,2}"), lark.literal(self.numbered)]
         for name in arguments.names:
             types = JSON if tool.grammar is not None else arguments.types(name)
             key_end = behind_key if self.key_end_for is None else self.key_end_for(types)
-            key = lark.literal(f"{self.parameter}{name}{key_end}")
+            key = lark.literal(f"{self.parameter}{spell(name)}{key_end}")
             end = ("\n" if behind_key.endswith("\n") else "") + self.value_end
             one = f"{key} {self._value(lark, tool, arguments, name, end)} {lark.literal(behind_value)}"
             parts.append(one if name in arguments.required else f"( {one} )?")
@@ -107,6 +110,10 @@ class Markup(LaidOut):
     def strays(self) -> frozenset[str]:
         """Markers that only occur behind calls."""
         return frozenset({self.call_end, self.section_end, *self.between} - {"", self.call})
+
+
+def _attribute(text: str) -> str:
+    return text.replace("&", "&amp;").replace('"', "&quot;")
 
 
 class _Reading:
@@ -136,7 +143,7 @@ class _Reading:
                     return False
         parts: list[str] = []
         end = yield from reader.until(scanner(format.name_ends), parts.append)
-        name = "".join(parts).strip()
+        name = self._name(parts)
         if not end or not name or "\n" in name or name[0] == "{":
             return False
         first, dot, second = name.partition(".")
@@ -183,12 +190,17 @@ class _Reading:
                 if not (yield from reader.accept(format.value)):
                     met = ""
                     continue
-            key = "".join(parts).strip()
+            key = self._name(parts)
             if key in format.wrappers and (yield from self._wrapped(key, arguments)):
                 return
             self._output.arguments(f'{", " if self._any else "{"}"{escaped(key)}": ')
             self._any = True
             met = yield from self._value(self._types(key, end, arguments))
+
+    def _name(self, parts: Sequence[str]) -> str:
+        """What was written as a name or a key."""
+        name = "".join(parts).strip()
+        return name.replace("&quot;", '"').replace("&amp;", "&") if self._format.attributes else name
 
     def _types(self, key: str, end: str, arguments: Arguments) -> frozenset[str]:
         """The types of a value behind the marker ``end``. A schema that contradicts the marker decides."""

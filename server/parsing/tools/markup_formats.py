@@ -98,6 +98,7 @@ _KIMI_K3: Final = Markup(
     written=('" index="', "", ""),
     key_end_for=_xtml_key_end,
     numbered='"<|sep|>',
+    attributes=True,
     special=frozenset({"<|open|>", "<|close|>", "<|sep|>"}),
     signs=(Signs(("<|open|>", "<|close|>", "<|sep|>")),),
 )

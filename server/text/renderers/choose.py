@@ -14,12 +14,15 @@ from .interface import Renderer, RenderRequest
 from .mistral import MistralRenderer, RendererError, find_file
 from .plain import CodedRenderer
 
-_CODED: Final[Mapping[RendererName, tuple[Callable[[RenderRequest], str], str]]] = {
+_CODED: Final[Mapping[RendererName, tuple[Callable[[RenderRequest], str | list[str]], str]]] = {
     "deepseek_v32": (deepseek_v32.write, deepseek_v32.MARKS),
     "deepseek_v4": (deepseek_v4.write, deepseek_v4.MARKS),
     "kimi_k3": (kimi_k3.write, kimi_k3.MARKS),
 }
 """By model type, which is the renderer's name; see :class:`.plain.CodedRenderer`."""
+
+_TOLD_BY_CODE: Final = ("must_call", "response_format")
+"""Fields of a conversation that templates are not given."""
 
 
 class TemplateRenderer:
@@ -32,7 +35,9 @@ class TemplateRenderer:
         return self._pool.chat_template.takes_tools(chat_template)
 
     async def render(self, conversation: RenderRequest) -> list[int]:
-        return await self._pool.render_chat(**vars(conversation))
+        return await self._pool.render_chat(
+            **{name: value for name, value in vars(conversation).items() if name not in _TOLD_BY_CODE}
+        )
 
 
 def choose_renderer(name: RendererName, pool: TokenizerPool, folder: Path, harmony_vocabulary: Path | None) -> Renderer:

@@ -11,12 +11,16 @@ from ..templates.placeholders import MediaText
 class RenderRequest:
     """Messages in the shape of chat completions, and how to render them.
 
-    :meth:`..pool.TokenizerPool.render_chat` takes the same fields.
+    :meth:`..pool.TokenizerPool.render_chat` takes the same fields, but for those that only formats of code tell.
     """
 
     messages: Sequence[Mapping[str, Any]]
     tools: Sequence[Mapping[str, Any]] = ()
     """In the form of chat completions: of type ``function``."""
+    must_call: bool = False
+    """Whether the answer must call some of the tools; for formats whose words tell it."""
+    response_format: Mapping[str, Any] = field(default_factory=dict)
+    """The form that a request wants of the answer, in the shape of chat completions and not checked yet; likewise."""
     documents: Sequence[Mapping[str, Any]] = ()
     add_generation_prompt: bool = True
     continue_final_message: bool = False

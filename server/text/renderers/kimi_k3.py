@@ -1,7 +1,8 @@
 """Kimi K3: its conversations are defined by code beside the weights, which have no template.
 
 The format, and the words in which tools and efforts are told (the model was trained on them), are those of
-``encoding_k3`` in the model's repository: tags between tokens that a tokenizer keeps whole.
+``encoding_k3`` in the model's repository: tags between tokens that a tokenizer keeps whole. What stands between these
+tokens is encoded on its own, so that a client's text cannot hold any.
 """
 
 import json
@@ -11,13 +12,14 @@ from typing import Any, Final
 
 from ..errors import TemplateError
 from ..templates.messages import prepare_messages
+from ..tokenizers.tokenizer import Marked
 from .interface import RenderRequest
 from .plain import called, reasoning_of, refuse_template
 
-OPEN: Final = "<|open|>"
-CLOSE: Final = "<|close|>"
-SEP: Final = "<|sep|>"
-END: Final = "<|end_of_msg|>"
+OPEN: Final = Marked("<|open|>")
+CLOSE: Final = Marked("<|close|>")
+SEP: Final = Marked("<|sep|>")
+END: Final = Marked("<|end_of_msg|>")
 EFFORTS: Final = ("low", "high", "max")
 MARKS: Final = "".join(f"{OPEN}{channel}{SEP}{CLOSE}{channel}{SEP}" for channel in ("think", "response", "tools"))
 """Stands for the source of a template, by which parsers are chosen."""
@@ -27,48 +29,87 @@ _EFFORT: Final = (
     "supported values include `low`, `medium`, `high`, and `max`.\n"
     "Now the system is invoked with `thinking_effort={}`."
 )
+_REQUIRED: Final = "The system is invoked with `tool_choice=required`.\nYou MUST call tools in the next message."
+_FORMAT: Final = (
+    "The system is invoked with `response_format={}`.\n"
+    "Your response must be raw JSON data without markdown code blocks (```json) or any additional formatting."
+)
+_SCHEMA: Final = "\nThe JSON data must match the following schema:\n```json\n{}\n```"
 
 _Message = dict[str, Any]
+_Pieces = list[str]
 
 
-def write(conversation: RenderRequest) -> str:
-    """The prompt's text. The model thinks unless ``thinking`` or ``enable_thinking`` of ``template_kwargs`` is false,
-    or ``reasoning_effort`` is ``none``; how much is told before the messages. Raises TemplateError."""
+def write(conversation: RenderRequest) -> list[str]:
+    """The prompt's text in pieces, of which only :class:`..tokenizers.tokenizer.Marked` ones have special tokens.
+
+    The model thinks unless ``thinking`` or ``enable_thinking`` of ``template_kwargs`` is false, or ``reasoning_effort``
+    is ``none``; how much is told before the messages. Raises TemplateError.
+    """
     refuse_template(conversation, "kimi_k3", takes=("image",))
     thinks, effort = _thought(conversation.template_kwargs)
-    text = []
+    text: _Pieces = []
     if conversation.tools:
-        tools = json.dumps(conversation.tools, ensure_ascii=False, separators=(",", ":"), sort_keys=True)
-        text.append(_message(_TOOLS.format(tools), role="system", type="tool-declare"))
+        text += _told("tool-declare", _TOOLS.format(_sorted_json(conversation.tools)))
     if effort:
-        text.append(_message(_EFFORT.format(effort), role="system", type="thinking-effort"))
+        text += _told("thinking-effort", _EFFORT.format(effort))
     messages = _with_ordered_results(_flat(conversation))
     last = messages.pop() if conversation.continue_final_message else None
-    text += (_written(message, thinks) for message in messages)
+    for message in messages:
+        text += _written(message, thinks)
+    if conversation.must_call:
+        text += _told("tool-choice", _REQUIRED)
+    if told := _form(conversation.response_format):
+        text += _told("response-format", told)
     if last is not None:
         if last["role"] != "assistant" or last.get("tool_calls"):
             raise TemplateError("continue_final_message is set, but the last message is no text of the assistant's.")
-        text.append(f"{_opened('message', role='assistant')}{_begun(last, thinks)}")
+        text += _opened("message", role="assistant") + _begun(last, thinks)
     elif conversation.add_generation_prompt:
-        text.append(_opened("message", role="assistant") + _opened("think" if thinks else "response"))
-    whole = "".join(text)
-    return whole if conversation.media is None else conversation.media.expand(whole)
+        text += _opened("message", role="assistant") + _opened("think" if thinks else "response")
+    return text
 
 
 def _flat(conversation: RenderRequest) -> list[_Message]:
-    """Messages with contents as texts, in which pictures stand where they are given. Raises TemplateError."""
-    written = {} if conversation.media is None else conversation.media.written
+    """Messages with contents as pieces, in which pictures stand where they are given. Mutates
+    :attr:`..templates.placeholders.MediaText.order`. Raises TemplateError."""
+    media = conversation.media
+    pictures = iter(()) if media is None else map(Marked, media.texts("image"))
     messages = prepare_messages(conversation.messages, "mixed", knows_developer=False)
-    return [{**message, "content": _content(message["content"], written, at)} for at, message in enumerate(messages)]
+    found = [{**message, "content": _content(message["content"], pictures, at)} for at, message in enumerate(messages)]
+    if media is not None:
+        media.order = ["image" for _ in media.texts("image")]
+    return found
 
 
-def _content(content: Any, written: Mapping[str, str], place: int) -> str:
-    if isinstance(content, str):
-        return content
-    texts = [written.get(part.get("type", ""), part.get("text", part.get("refusal"))) for part in content]
+def _content(content: Any, pictures: Iterator[str], place: int) -> _Pieces:
+    if content is None or isinstance(content, str):
+        return [content or ""]
+    texts = [
+        next(pictures, None) if part.get("type") == "image" else part.get("text", part.get("refusal"))
+        for part in content
+    ]
     if None in texts:
         raise TemplateError(f"messages[{place}].content has a part that is neither text nor an image.")
-    return "".join(map(str, texts))
+    return texts
+
+
+def _form(wanted: Mapping[str, Any]) -> str:
+    """What is told of the form of the answer; "" if it may be any."""
+    kind, described = wanted.get("type"), wanted.get("json_schema")
+    if kind == "json_object":
+        schema = wanted.get("schema", wanted.get("value"))  # llama.cpp's
+    elif kind == "json_schema":
+        schema = described.get("schema") if isinstance(described, dict) else {}
+    else:
+        return ""
+    if schema is None:
+        return _FORMAT.format("json_object")
+    return _FORMAT.format("json_schema") + _SCHEMA.format(_sorted_json(schema))
+
+
+def _sorted_json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), sort_keys=True)
 
 
 def _thought(kwargs: Mapping[str, Any]) -> tuple[bool, str]:
@@ -86,30 +127,33 @@ def _thought(kwargs: Mapping[str, Any]) -> tuple[bool, str]:
     return True, str(effort)
 
 
-def _opened(tag: str, **attributes: object) -> str:
-    told = ""
+def _opened(tag: str, **attributes: object) -> _Pieces:
+    told: _Pieces = []
     for key, value in attributes.items():
-        escaped = str(value).replace("&", "&amp;").replace('"', "&quot;")
-        told += f' {key}="{escaped}"'
-    return f"{OPEN}{tag}{told}{SEP}"
+        told += [f" {key}", '="', str(value).replace("&", "&amp;").replace('"', "&quot;"), '"']
+    return [OPEN, tag, *told, SEP]
 
 
-def _closed(tag: str) -> str:
-    return f"{CLOSE}{tag}{SEP}"
+def _closed(tag: str) -> _Pieces:
+    return [CLOSE, tag, SEP]
 
 
-def _message(content: str, **attributes: object) -> str:
-    return f"{_opened('message', **attributes)}{content}{_closed('message')}{END}"
+def _message(content: _Pieces, **attributes: object) -> _Pieces:
+    return [*_opened("message", **attributes), *content, *_closed("message"), END]
 
 
-def _written(message: _Message, thinks: bool) -> str:
+def _told(kind: str, text: str) -> _Pieces:
+    """What the system tells the model of the request."""
+    return _message([text], role="system", type=kind)
+
+
+def _written(message: _Message, thinks: bool) -> _Pieces:
     match message["role"]:
         case "user" | "system" as role:
             named = {"name": message["name"]} if message.get("name") else {}
             return _message(message["content"], role=role, **named)
         case "assistant":
-            text = f"{_begun(message, thinks)}{_closed('response')}{_calls(message)}"
-            return _message(text, role="assistant")
+            return _message(_begun(message, thinks) + _closed("response") + _calls(message), role="assistant")
         case "tool":
             if not message["tool"]:
                 raise TemplateError("A tool message answers no call of the message before: no tool is known of it.")
@@ -118,25 +162,26 @@ def _written(message: _Message, thinks: bool) -> str:
             raise TemplateError(f"A message's role is {role!r}, which Kimi K3 does not know.")
 
 
-def _begun(message: _Message, thinks: bool) -> str:
+def _begun(message: _Message, thinks: bool) -> _Pieces:
     """What the assistant thought, and its answer, whose channel stays open."""
     reasoning = reasoning_of(message)
-    thought = f"{_opened('think')}{reasoning if reasoning.strip() else ''}{_closed('think')}" if thinks else ""
-    return f"{thought}{_opened('response')}{message['content'] or ''}"
+    thought = [*_opened("think"), reasoning if reasoning.strip() else "", *_closed("think")] if thinks else []
+    return [*thought, *_opened("response"), *message["content"]]
 
 
-def _calls(message: _Message) -> str:
-    calls = "".join(
-        f"{_opened('call', tool=name, index=number)}{''.join(_arguments(arguments))}{_closed('call')}"
+def _calls(message: _Message) -> _Pieces:
+    calls = [
+        piece
         for number, (name, arguments) in enumerate(called(message), 1)
-    )
-    return f"{_opened('tools')}{calls}{_closed('tools')}" if calls else ""
+        for piece in (*_opened("call", tool=name, index=number), *_arguments(arguments), *_closed("call"))
+    ]
+    return [*_opened("tools"), *calls, *_closed("tools")] if calls else []
 
 
 def _arguments(arguments: Mapping[str, Any]) -> Iterator[str]:
     for key, value in arguments.items():
         spelled = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-        yield f"{_opened('argument', key=key, type=_type(value))}{spelled}{_closed('argument')}"
+        yield from (*_opened("argument", key=key, type=_type(value)), spelled, *_closed("argument"))
 
 
 def _type(value: object) -> str:

@@ -29,8 +29,9 @@ class CodedRenderer:
     """A format that makers of a model have defined by code."""
 
     pool: TokenizerPool
-    write: Callable[[RenderRequest], str]
-    """The prompt's text. Raises TemplateError."""
+    write: Callable[[RenderRequest], str | list[str]]
+    """The prompt's text, or pieces of it, of which those that are :class:`..tokenizers.tokenizer.Marked` have added
+    tokens. Raises TemplateError."""
     marks: str
     """What the format's texts contain, in place of the source of a template, of which parsers are chosen."""
 

@@ -31,6 +31,12 @@ class TokenTable(dict[int, Value]):
         return value
 
 
+class Marked(str):
+    """A piece of a prompt in which texts of added tokens are these tokens, beside others in which they are words."""
+
+    __slots__ = ()
+
+
 class Tokenizer:
     """Text to token ids and back.
 
@@ -112,6 +118,25 @@ class Tokenizer:
         if not add_special_tokens:
             return [encoding.ids for encoding in batch]
         return [self._single_bos(text, encoding.ids) for text, encoding in zip(texts, batch, strict=True)]
+
+    def encode_pieces(self, pieces: Sequence[str]) -> list[int]:
+        """Token ids of pieces, each encoded on its own. Only those that are :class:`Marked` have added tokens."""
+        marked = [isinstance(piece, Marked) for piece in pieces]
+        found = {}
+        for kind, backend in ((True, self.backend), (False, self._without_added)):
+            own = [str(piece) for piece, is_marked in zip(pieces, marked, strict=True) if is_marked is kind]
+            found[kind] = iter(backend.encode_batch_fast(own, add_special_tokens=False))
+        return [id for kind in marked for id in next(found[kind]).ids]
+
+    @cached_property
+    def _without_added(self) -> Backend:
+        """The same words, without added tokens; it shares the vocabulary's memory."""
+        like, made = self.backend, Backend(self.backend.model)
+        if like.normalizer is not None:
+            made.normalizer = like.normalizer
+        if like.pre_tokenizer is not None:
+            made.pre_tokenizer = like.pre_tokenizer
+        return made
 
     def offsets(
         self, text: str, ids: Sequence[int], add_special_tokens: bool = True, *, from_end: bool = False

@@ -48,6 +48,7 @@ NANO: dict[str, Any] = {
 FALCON: dict[str, Any] = {
     "architectures": ["FalconH1ForCausalLM"],
     "hidden_size": 64,
+    "num_key_value_heads": 4,
     "intermediate_size": 96,
     "mamba_d_ssm": 96,
     "mamba_n_heads": 6,

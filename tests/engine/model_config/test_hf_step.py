@@ -158,6 +158,11 @@ STEP5: Mapping[str, Any] = {
 }
 
 
+def test_step5_adds_in_float32_where_its_file_says_so() -> None:
+    assert model_spec_from_hf(STEP5).float32_stream
+    assert not model_spec_from_hf({**STEP5, "fp32_residual_connection": False}).float32_stream
+
+
 def test_full_attention_of_step_5_sees_the_regions_that_its_index_chooses() -> None:
     spec = model_spec_from_hf(STEP5)
     full, window = (spec.layers[number].attention for number in (0, 1))

@@ -185,6 +185,16 @@ def _coded(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return (weight / scale).to(torch.float8_e4m3fn), scale.repeat(-(-rows // 128), -(-columns // 128))
 
 
+def draw_(module: nn.Module, *ones: str) -> None:
+    """Random weights. Vectors with one of the names ``ones`` in theirs, by default norms, are near 1."""
+    generator = torch.Generator().manual_seed(5)
+    with torch.no_grad():
+        for name, tensor in module.named_parameters():
+            near = tensor.dim() == 1 and any(each in name for each in ones or ("norm",))
+            noise = torch.randn(tensor.shape, generator=generator)
+            tensor.copy_(1 + 0.2 * noise if near else 0.15 * noise)
+
+
 def _by_expert(stored: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """The same, with views of the matrices of each expert in place of those of all."""
     found = {}

@@ -14,7 +14,7 @@ from transformers.models.glm5_next import modeling_glm5_next as glm5
 from stentor.protocols.ipc.config import SpeculativeConfig
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.tests.engine.local import LocalEngine, model_config
-from stentor.tests.engine.worker.test_draft_heads import ALLOWED, _by_expert, _proposals
+from stentor.tests.engine.worker.test_draft_heads import ALLOWED, _by_expert, _proposals, draw_
 from stentor.tests.engine.worker.test_draft_models import accepted
 from stentor.tests.parity import tiny
 from stentor.tests.parity.cuts import prompt_of
@@ -37,11 +37,7 @@ class Head(nn.Module):
         self.eh_proj = nn.Linear(2 * hidden, hidden, bias=False)
         self.self_attn: Any = glm5.Glm5NextTextAttention(config, 1)
         self.mlp: Any = glm5.Glm5NextTextMoE(config)
-        generator = torch.Generator().manual_seed(5)
-        with torch.no_grad():
-            for name, parameter in self.named_parameters():
-                noise = torch.randn(parameter.shape, generator=generator)
-                parameter.copy_(1 + 0.2 * noise if "norm" in name else 0.15 * noise)
+        draw_(self)
 
     def stored(self) -> dict[str, torch.Tensor]:
         """The weights under the names of published checkpoints, with copies of the model's embeddings and head."""

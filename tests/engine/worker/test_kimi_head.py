@@ -12,7 +12,7 @@ from torch import nn
 from stentor.protocols.ipc.config import SpeculativeConfig
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.tests.engine.local import LocalEngine, model_config
-from stentor.tests.engine.worker.test_draft_heads import ALLOWED, _proposals
+from stentor.tests.engine.worker.test_draft_heads import ALLOWED, _proposals, draw_
 from stentor.tests.engine.worker.test_speculation import CONTEXT, DRAFTS, _prompt
 from stentor.tests.parity import kimi3, tiny
 
@@ -28,11 +28,7 @@ class Head(nn.Module):
         self.eh_proj = nn.Linear(2 * hidden, hidden, bias=False)
         config.attn_res_block_size = None
         self.layer = kimi3.Layer(config, config.num_hidden_layers)
-        generator = torch.Generator().manual_seed(5)
-        with torch.no_grad():
-            for name, parameter in self.named_parameters():
-                noise = torch.randn(parameter.shape, generator=generator)
-                parameter.copy_(1 + 0.2 * noise if "norm" in name or name.startswith("behind") else 0.15 * noise)
+        draw_(self, "norm", "behind")
 
     def stored(self) -> dict[str, torch.Tensor]:
         """Beside what it shares with the model, and what mixes the streams of the model's layers."""

@@ -22,7 +22,7 @@ from stentor.engine.model_config.hf.draft_head import mtp_head_stored
 from stentor.protocols.ipc.config import SpeculativeConfig
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.tests.engine.local import LocalEngine, model_config
-from stentor.tests.engine.worker.test_draft_heads import ALLOWED, _by_expert, _proposals
+from stentor.tests.engine.worker.test_draft_heads import ALLOWED, _by_expert, _proposals, draw_
 from stentor.tests.engine.worker.test_draft_models import accepted
 from stentor.tests.engine.worker.test_speculation import CONTEXT, DRAFTS, _prompt
 from stentor.tests.parity import tiny
@@ -285,11 +285,7 @@ class Head(nn.Module):
             for embedding in ("embed_tokens", "embeddings", "word_embeddings"):
                 if hasattr(self.layer, embedding):
                     delattr(self.layer, embedding)
-        generator = torch.Generator().manual_seed(5)
-        with torch.no_grad():
-            for name, tensor in self.named_parameters():
-                noise = torch.randn(tensor.shape, generator=generator)
-                tensor.copy_(1 + 0.2 * noise if "norm" in name and tensor.dim() == 1 else 0.15 * noise)
+        draw_(self)
         self.eval()
 
     def stored(self) -> dict[str, torch.Tensor]:

@@ -15,7 +15,7 @@ from transformers.models.qwen4_exp import modeling_qwen4_exp as qwen
 from stentor.engine.model_config.hf.config import model_spec_from_hf
 from stentor.engine.model_config.hf.draft_head import mtp_head_stored
 from stentor.protocols.ipc.sampling import SamplingParams
-from stentor.tests.engine.worker.test_draft_heads import ALLOWED, _by_expert
+from stentor.tests.engine.worker.test_draft_heads import ALLOWED, _by_expert, draw_
 from stentor.tests.engine.worker.test_draft_models import accepted
 from stentor.tests.engine.worker.test_mtp_forms import assert_drafts, engines
 from stentor.tests.engine.worker.test_speculation import Ask, _prompt, _run, _same
@@ -44,11 +44,7 @@ class StreamHead(nn.Module):
 
     def finish(self) -> None:
         """Random weights."""
-        generator = torch.Generator().manual_seed(5)
-        with torch.no_grad():
-            for name, tensor in self.named_parameters():
-                noise = torch.randn(tensor.shape, generator=generator)
-                tensor.copy_(1 + 0.2 * noise if "norm" in name and tensor.dim() == 1 else 0.15 * noise)
+        draw_(self)
         self.eval()
 
     def stored(self) -> dict[str, torch.Tensor]:

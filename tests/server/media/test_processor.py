@@ -76,6 +76,7 @@ def test_a_picture_is_made_once_and_its_refusals_name_the_field(
         assert found.written == {"image": "<|image_pad|>", "video": "<|video_pad|>"}
         assert found.resident_bytes > 0
         (pid,) = processor.pids
+        assert os.getpriority(os.PRIO_PROCESS, pid) == 10, "whoever waits for a token goes first"
         before = counts(processor)
         first = await processor.process(wanted(png(40, 30, seed=1)), "")
         assert first.replacement == "<|image_pad|>" * 20

@@ -57,6 +57,9 @@ class Remembering:
     def __init__(self) -> None:
         self.seen: list[RenderRequest] = []
 
+    def takes_tools(self, chat_template: str | None) -> bool:
+        return True
+
     async def render(self, conversation: RenderRequest) -> list[int]:
         self.seen.append(conversation)
         return [65]
@@ -77,6 +80,18 @@ async def test_every_conversation_goes_through_the_renderer(path: str) -> None:
     (seen,) = renderer.seen
     assert seen.messages == [{"role": "user", "content": "hi"}]
     assert seen.template_kwargs == {"a": 1}
+
+
+@pytest.mark.anyio
+async def test_renderers_know_of_calls_and_forms_that_a_request_wants() -> None:
+    renderer = Remembering()
+    tool = {"type": "function", "function": {"name": "f"}}
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": {}}}
+    for choice in ("auto", "required", {"type": "function", "function": {"name": "f"}}):
+        body = {"max_tokens": 1, "tools": [tool], "tool_choice": choice, "response_format": form}
+        await _ask("/v1/chat/completions", body, renderer=renderer)
+    assert [seen.must_call for seen in renderer.seen] == [False, True, False]
+    assert [seen.response_format for seen in renderer.seen] == [form] * 3
 
 
 @pytest.mark.anyio

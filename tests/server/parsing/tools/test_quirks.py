@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from stentor.server.grammar.lark import Lark
 from stentor.server.parsing.interface import Tool
 from stentor.server.parsing.output import TOOL_FORMATS
 from stentor.tests.server.parsing.tools.reading import cut, read
@@ -150,3 +151,14 @@ def test_text_between_a_sections_begin_and_its_first_call_is_content_without_the
     text = f"So. <|tool_calls_section_begin|> well {call}<|tool_calls_section_end|>"
     reading = read(TOOL_FORMATS["kimi_k2"], *cut(text, 1))
     assert (reading.named, reading.content) == ([("f", {"a": 1})], "So.  well")
+
+
+def test_keys_of_kimi_k3_are_attributes() -> None:
+    format, known = TOOL_FORMATS["kimi_k3"], tool(**{'a & "b"': {"type": "integer"}})
+    key = "a &amp; &quot;b&quot;"
+    argument = f'<|open|>argument key="{key}" type="number"<|sep|>1<|close|>argument<|sep|>'
+    call = f'<|open|>call tool="f" index="1"<|sep|>{argument}<|close|>call<|sep|>'
+    text = f"<|open|>tools<|sep|>{call}<|close|>tools<|sep|>"
+    assert read(format, *cut(text, 1), tools=[known]).named == [("f", {'a & "b"': 1})]
+    lark = Lark({})
+    assert f'key=\\"{key}\\"' in lark.source(format.free_grammar(lark, [known]))
