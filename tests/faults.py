@@ -120,7 +120,8 @@ def copy_of_the_tree(into: Path) -> None:
 
 def first_failure(tree: Path, tests: Sequence[str], turn: int) -> str:
     """The name of a test that failed; "" where all passed, or none ran."""
-    command = [sys.executable, "-P", "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--turn", str(turn), *tests]
+    chosen = ("-x", "-q", "-p", "no:cacheprovider", "--hypothesis-profile=unshrunk", "--turn", str(turn))
+    command = [sys.executable, "-P", "-m", "pytest", *chosen, *tests]
     environment = {**os.environ, "PYTHONPATH": str(tree / ".link")}
     done = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True, timeout=SECONDS)
     failed = [line.split()[1] for line in done.stdout.splitlines() if line.startswith(("FAILED ", "ERROR "))]
