@@ -38,11 +38,17 @@ from stentor.tests.support.tiers import (  # noqa: E402
 )
 
 with contextlib.suppress(ImportError):  # a GPU machine may have none
-    from hypothesis import settings
+    from hypothesis import Phase, settings
 
     # the same examples in every run of `make test`; new ones are for `make properties`, 500 for 15: see examples.py
     settings.register_profile("same", derandomize=True, max_examples=15, deadline=None)
     settings.register_profile("more", max_examples=500, deadline=None)
+    # those of "same" as they fail first: where every example is slow by a fault, a smaller one is sought for five minutes
+    settings.register_profile(
+        "unshrunk",
+        settings.get_profile("same"),
+        phases=[each for each in Phase if each not in (Phase.shrink, Phase.explain)],
+    )
     settings.load_profile("same")
 
 with contextlib.suppress(ImportError):

@@ -6,6 +6,11 @@ GIB = 1 << 30
 _SHARE = 0.25
 _CEILING = 4 * GIB
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+_CGROUPS = (
+    ("memory.max", "memory.current", "memory.stat", "inactive_file"),
+    ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat", "total_inactive_file"),
+)
+"""Versions 2 and 1: files of the limit, of what is used and of its parts, and the part that is unmapped file pages."""
 
 
 def default_kv_bytes(weights: int, memory_share: float = 1.0) -> int:
@@ -18,17 +23,18 @@ def default_kv_bytes(weights: int, memory_share: float = 1.0) -> int:
 
 
 def available_memory(cgroup: Path = Path("/sys/fs/cgroup")) -> int:
-    """Bytes that this process may still take: the host's, or the container's if less."""
+    """Bytes that this process may still take: the host's, or the container's (cgroup v2 or v1) if less."""
     available = next(
         int(line.split()[1]) * 1024
         for line in Path("/proc/meminfo").read_text().splitlines()
         if line.startswith("MemAvailable:")
     )
-    limit, used, stat = cgroup / "memory.max", cgroup / "memory.current", cgroup / "memory.stat"
-    if limit.exists() and used.exists() and (text := limit.read_text().strip()) != "max":
-        # unmapped file pages count as used, but are freed on demand
-        cached = _field(stat.read_text(), "inactive_file") if stat.exists() else 0
-        available = min(available, int(text) - int(used.read_text()) + cached)
+    for *files, pages in _CGROUPS:
+        limit, used, stat = (cgroup / file for file in files)
+        if limit.exists() and used.exists() and (text := limit.read_text().strip()) != "max":
+            # unmapped file pages count as used, but are freed on demand
+            cached = _field(stat.read_text(), pages) if stat.exists() else 0
+            available = min(available, int(text) - int(used.read_text()) + cached)
     return max(available, 0)
 
 

@@ -7,6 +7,7 @@ from http import HTTPStatus
 from typing import Any, Final, TypeGuard
 
 from uvicorn._types import ASGIReceiveEvent, ASGISendEvent
+from uvicorn.protocols.utils import ClientDisconnected
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.frames import CloseCode, Frame
 
@@ -185,6 +186,11 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         super().connection_lost(exc)
 
     async def send(self, message: ASGISendEvent) -> None:
+        """Raises ClientDisconnected also where this side has given the connection up, which the application learns
+        later: uvicorn would blame the application for what it sends until then."""
+        await self.writable.wait()
+        if self.handshake_complete and self.transport.is_closing():
+            raise ClientDisconnected
         await super().send(message)
         if self.initial_response is not None and self.close_sent:
             self.handshake_complete = True  # refused by a response, which uvicorn takes for forgotten

@@ -36,10 +36,11 @@ async def opened_store(config: StoreConfig) -> Database:
             await store.open()
         except (OSError, sqlite3.Error) as error:
             await store.close()
-            advice = (
-                "make room"
-                if is_full(error)
-                else "give a file that this server can write and that no other server uses"
-            )
+            if is_full(error):
+                advice = "make room"
+            elif getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_CORRUPT:
+                advice = "put a backup in its place, or move it away and start with an empty store"
+            else:
+                advice = "give a file that this server can write and that no other server uses"
             raise StoreRefused(f"Cannot use --store {config.path}: {error}; {advice}.") from error
     return store

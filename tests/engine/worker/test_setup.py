@@ -147,6 +147,19 @@ def test_a_containers_limit_counts_and_its_page_cache_does_not(tmp_path: Path) -
     assert available_memory(tmp_path) == 0
 
 
+def test_the_limit_of_a_container_of_cgroup_v1_counts_too(tmp_path: Path) -> None:
+    (tmp_path / "memory").mkdir()
+    for name, text in (
+        ("limit_in_bytes", "9223372036854771712\n"),  # none
+        ("usage_in_bytes", "900\n"),
+        ("stat", "inactive_file 1\ntotal_cache 300\ntotal_inactive_file 250\n"),
+    ):
+        (tmp_path / "memory" / f"memory.{name}").write_text(text)
+    assert available_memory(tmp_path) > 900
+    (tmp_path / "memory" / "memory.limit_in_bytes").write_text("1000\n")
+    assert available_memory(tmp_path) == 350
+
+
 # ---- dtype and device
 
 

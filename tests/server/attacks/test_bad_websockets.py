@@ -8,7 +8,7 @@ import threading
 
 import pytest
 from starlette.routing import WebSocketRoute
-from starlette.websockets import WebSocket
+from starlette.websockets import WebSocket, WebSocketDisconnect
 from websockets.frames import Frame
 from websockets.streams import StreamReader
 
@@ -119,6 +119,35 @@ def test_a_websocket_that_is_half_closed_is_closed(target: Target, connection: C
     connection.socket.shutdown(socket.SHUT_WR)
     while connection.line():
         pass
+    assert target.is_left()
+
+
+@pytest.mark.parametrize("broken", [b"\x83\x80\0\0\0\0", b"\x89\x80\0\0\0\0" * 129], ids=["a reserved frame", "pings"])
+def test_who_sends_on_a_websocket_that_was_given_up_is_told_that_the_client_is_gone(
+    broken: bytes, target: Target
+) -> None:
+    """Before it is told so by what it receives: the connection is closed, and not yet lost."""
+    ended, told = threading.Event(), list[BaseException]()
+
+    async def answers(websocket: WebSocket) -> None:
+        await websocket.accept()
+        while (await websocket.receive())["type"] != "websocket.disconnect":
+            pass
+        try:
+            await websocket.send_text("late")
+        except Exception as error:
+            told.append(error)
+        ended.set()
+
+    path = f"/answers-{len(broken)}"
+    target.app.router.routes.append(WebSocketRoute(path, answers))
+    connection = target.connect()
+    connection.send(upgrade(path=path.encode()))
+    assert connection.line() == b"HTTP/1.1 101 Switching Protocols\r\n"
+    connection.send(broken)
+    assert ended.wait(PATIENCE)
+    assert [type(error) for error in told] == [WebSocketDisconnect]
+    connection.close()
     assert target.is_left()
 
 
