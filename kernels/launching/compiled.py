@@ -27,7 +27,7 @@ from ..tuning import Config
 
 logger = logging.getLogger(__name__)
 
-KNOWN_VERSIONS: Final = ("3.6", "3.7")
+KNOWN_VERSIONS: Final = ("3.6", "3.7", "3.8", "3.9")
 """Triton versions whose sources have been checked to allow launching kernels this way."""
 MOST_KEYS: Final = 4096
 """The most keys kept per signature; at the limit all are dropped. Keys hold integers by value."""
@@ -274,11 +274,16 @@ def _allocate(size: int, alignment: int, stream: int | None) -> torch.Tensor:
 
 
 def starter(compiled: Any) -> Start:
-    """Returns the launch function of a kernel that Triton has compiled and loaded."""
+    """Returns the launch function of a kernel that Triton has compiled and loaded.
+
+    From 3.8 on Triton unloads a kernel that nothing refers to; its own cache refers to ``compiled`` as long as the
+    ``triton.jit`` function lives, which is as long as the :class:`Launcher`.
+    """
     from triton.backends.nvidia.driver import CudaLauncher  # late: heavy
 
     run, function, packed = compiled.run, compiled.function, compiled.packed_metadata
-    bare = type(run) is CudaLauncher and run.global_scratch_size == 0 and run.profile_scratch_size == 0
+    extras = ("global_scratch_size", "profile_scratch_size", "gsan_enabled")  # the last from 3.8 on
+    bare = type(run) is CudaLauncher and not any(getattr(run, name, 0) for name in extras)
     if not bare:
 
         def start(x: int, y: int, z: int, stream: int, args: Sequence[Any]) -> None:

@@ -161,33 +161,33 @@ def _compile(kernel: Any, args: Sequence[Any], config: Config, meta: dict[str, A
     return kernel.warmup(*map(mocked, args), grid=(1,), **meta, **config.options)
 
 
-def _tool(name: str) -> Path:
+def _tool(name: str) -> str:
     """Returns the path of an NVIDIA tool that Triton ships."""
     import triton
 
-    return Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / name
+    return str(Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / name)
 
 
 def _run(tool: str, *options: str, of: bytes, suffix: str) -> str:
-    """Returns what the tool prints for a file with the contents ``of``."""
+    """Returns what the tool at this path prints for a file with the contents ``of``."""
     with tempfile.NamedTemporaryFile(suffix=suffix) as file:
         file.write(of)
         file.flush()
-        command = [str(_tool(tool)), *options, file.name]
+        command = [tool, *options, file.name]
         done = subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=300)
         return done.stdout.decode()
 
 
 @cache
 def _resource_usage(cubin: bytes) -> dict[str, int]:
-    text = _run("cuobjdump", "-res-usage", of=cubin, suffix=".cubin")
+    text = _run(_tool("cuobjdump"), "-res-usage", of=cubin, suffix=".cubin")
     return {name: int(number) for name, number in re.findall(r"\b(REG|STACK|SHARED|LOCAL):(\d+)", text)}
 
 
 @cache
 def _listing(cubin: bytes) -> list[str]:
     """Returns the labels, with a colon behind, and the instructions in order, each without its predicate."""
-    text = _run("nvdisasm", "-c", of=cubin, suffix=".cubin")
+    text = _run(_tool("nvdisasm"), "-c", of=cubin, suffix=".cubin")
     found = re.findall(r"^(\.L_x_\d+:)|^\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?\w+\s+)?(\S.*?)\s*;", text, re.MULTILINE)
     return [label or instruction for label, instruction in found]
 
@@ -210,6 +210,9 @@ def _loops(cubin: bytes) -> list[list[str]]:
 
 @cache
 def _warnings(ptx: str, capability: int) -> list[str]:
+    from triton.backends.nvidia.compiler import get_ptxas  # late: heavy
+
     target = f"sm_{capability}{'a' if capability >= 90 else ''}"
-    text = _run("ptxas", "-v", f"--gpu-name={target}", "-o", "/dev/null", of=ptx.encode(), suffix=".ptx")
+    options = "-v", f"--gpu-name={target}", "-o", "/dev/null"
+    text = _run(get_ptxas(capability).path, *options, of=ptx.encode(), suffix=".ptx")
     return [line.strip() for line in text.splitlines() if re.search("warning|Performance Loss", line)]

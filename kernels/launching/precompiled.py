@@ -22,6 +22,9 @@ from typing import Any, Final
 VARIABLE: Final = "TRITON_PRECOMPILED_DIR"
 _MANAGER: Final = "TRITON_CACHE_MANAGER"
 _ABOUT: Final = "about.json"
+DRIVER_MODULE: Final = "cuda_utils"
+"""Triton's module that calls the driver. It lies in the folder by its name: from Triton 3.8 on its digest depends on
+where the machine has its libraries."""
 _KEPT: Final = (".json", ".cubin")
 """The files to keep: the compiler's intermediate forms are nine tenths of its output."""
 _LIBCUDA: Final = "libcuda.so.1"
@@ -36,7 +39,7 @@ class Toolchain:
     compiler: str
     """A digest of Triton's own sources and library."""
     assembler: str
-    """The build that ``ptxas`` reports."""
+    """The builds that ``ptxas`` reports: of older GPUs, and of the newest (with Triton 3.9 from Hopper on)."""
     python: str
     """The suffix of extension modules: the kernel launcher is one."""
 
@@ -49,7 +52,7 @@ class Toolchain:
         return cls(
             __version__,
             hashlib.sha256(triton_key().encode()).hexdigest()[:16],
-            get_ptxas_version().strip().splitlines()[-1],
+            " and ".join(get_ptxas_version(arch).strip().splitlines()[-1] for arch in (80, 100)),
             str(sysconfig.get_config_var("EXT_SUFFIX")),
         )
 
@@ -76,13 +79,18 @@ def unloadable(folder: Path) -> list[str]:
     """
     from triton.runtime.build import _load_module_from_path  # late: heavy
 
-    suffix, wrong = str(sysconfig.get_config_var("EXT_SUFFIX")), []
-    for module in sorted(folder.glob(f"*/*{suffix}")):
+    suffix, wrong = module_file(""), []
+    for module in sorted(folder.rglob(f"*{suffix}")):
         try:
             _load_module_from_path(module.name.removesuffix(suffix), str(module))
         except ImportError as error:
-            wrong.append(f"{module.parent.name}/{module.name} cannot be loaded: {error}")
+            wrong.append(f"{module.relative_to(folder)} cannot be loaded: {error}")
     return wrong
+
+
+def module_file(name: str) -> str:
+    """Returns the file name of the extension module ``name``."""
+    return f"{name}{sysconfig.get_config_var('EXT_SUFFIX')}"
 
 
 def fill(folder: Path, made: Iterable[Any]) -> int:
@@ -112,7 +120,7 @@ def _modules(kernels: Iterable[Any]) -> list[tuple[str, str]]:
     """Returns name and C source of each module that Triton compiles before it launches any of ``kernels``."""
     from triton.backends.nvidia import driver
 
-    modules = {("cuda_utils", Path(driver.dirname, "driver.c").read_text()): None}
+    modules = {(DRIVER_MODULE, Path(driver.dirname, "driver.c").read_text()): None}
     # newer drivers have one launcher for all kernels
     if (make_launcher := getattr(driver, "make_launcher", None)) is not None:
         for kernel in kernels:
@@ -141,11 +149,9 @@ def _build(folder: Path, library: Path, name: str, source: str) -> None:
     """Compiles a module as Triton does, but does not load it."""
     from triton.backends.nvidia import driver
     from triton.runtime.build import _build
-    from triton.runtime.cache import _base32
 
-    digests = [hashlib.sha256((source + key).encode()).hexdigest() for key in _platform_keys()]
-    targets = [folder / _base32(digest) / f"{name}{sysconfig.get_config_var('EXT_SUFFIX')}" for digest in digests]
-    if all(target.exists() for target in targets):
+    targets = _targets(folder, name, source)
+    if name != DRIVER_MODULE and all(target.exists() for target in targets):  # that one may be an older Triton's
         return
     with tempfile.TemporaryDirectory() as scratch:
         file = Path(scratch) / f"{name}.c"
@@ -154,7 +160,18 @@ def _build(folder: Path, library: Path, name: str, source: str) -> None:
         built = _build(name, str(file), scratch, places, driver.include_dirs, driver.libraries, [])
         for target in targets:
             target.parent.mkdir(parents=True, exist_ok=True)
+            target.unlink(missing_ok=True)  # a server that has it loaded keeps its file
             shutil.copyfile(built, target)
+
+
+def _targets(folder: Path, name: str, source: str) -> list[Path]:
+    """Returns where a module is looked for: the driver's by its name, others by the digests that Triton may ask for."""
+    from triton.runtime.cache import _base32
+
+    if name == DRIVER_MODULE:
+        return [folder / module_file(name)]
+    digests = [hashlib.sha256((source + key).encode()).hexdigest() for key in _platform_keys()]
+    return [folder / _base32(digest) / module_file(name) for digest in digests]
 
 
 def _platform_keys() -> list[str]:

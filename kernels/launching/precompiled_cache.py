@@ -5,7 +5,7 @@ from pathlib import Path
 
 from triton.runtime.cache import FileCacheManager
 
-from .precompiled import VARIABLE
+from .precompiled import DRIVER_MODULE, VARIABLE, differences, module_file
 
 
 class PrecompiledCache(FileCacheManager):  # type: ignore[misc]
@@ -14,11 +14,16 @@ class PrecompiledCache(FileCacheManager):  # type: ignore[misc]
     def __init__(self, key: str, override: bool = False, dump: bool = False) -> None:
         super().__init__(key, override, dump)
         folder = os.environ.get(VARIABLE)
-        self._folder = Path(folder, key) if folder and not (override or dump) else None
+        self._all = Path(folder) if folder and not (override or dump) else None
+        self._folder = self._all / key if self._all is not None else None
 
     def get_file(self, filename: str) -> str | None:
         if self._folder is not None and (self._folder / filename).is_file():
             return str(self._folder / filename)
+        if self._all is not None and filename == module_file(DRIVER_MODULE):
+            module = self._all / filename
+            if module.is_file() and not differences(self._all):  # else it may be another Triton's
+                return str(module)
         found: str | None = super().get_file(filename)
         return found
 

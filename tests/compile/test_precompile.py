@@ -22,6 +22,7 @@ from stentor.engine.worker.setup.precompile import precompile
 from stentor.kernels.launching.dry_run import compiling
 from stentor.kernels.launching.launch import launch
 from stentor.kernels.launching.precompiled import VARIABLE, differences, unloadable
+from stentor.kernels.launching.precompiled_cache import PrecompiledCache
 from stentor.kernels.native import load as native_load
 from stentor.kernels.tuning import Config, pick, table_path, tuned_for
 from stentor.protocols.ipc.config import SpeculativeConfig, WorkerConfig
@@ -82,7 +83,7 @@ def load_without_a_compiler(model: Path) -> tuple[int, list[str]]:
     all programs that were run, with their arguments. Of this process, which is never the same afterwards."""
     folder = Path(os.environ[VARIABLE])
     without = unloadable(folder)  # all, but where there is a GPU
-    assert len(without) in (0, len(list(folder.glob("*/*.so"))))
+    assert len(without) in (0, len(list(folder.rglob("*.so"))))
     assert all("libcuda.so.1" in said for said in without)
     build_stub()
     assert unloadable(folder) == []
@@ -155,8 +156,8 @@ def test_the_folder_holds_all_that_a_start_compiles_wherever_it_lies(model: Path
 
 def test_what_starts_kernels_is_in_the_folder_too_and_needs_the_drivers_library(folder: Path) -> None:
     """Without that need a module finds none of the driver's functions, and Triton compiles it anew in each process."""
-    assert list(folder.glob("*/cuda_utils.*.so"))
-    for module in folder.glob("*/*.so"):
+    assert list(folder.glob("cuda_utils.*.so"))
+    for module in folder.rglob("*.so"):
         assert b"\0libcuda.so.1\0" in module.read_bytes()
 
 
@@ -165,7 +166,7 @@ def test_a_start_loads_all_of_the_folder_where_there_is_no_compiler(model: Path,
     own = tmp_path / "cache"
     loaded, programs = json.loads(_said(LOADED, model, **{VARIABLE: str(folder), "TRITON_CACHE_DIR": str(own)}))
     assert loaded == len(list(folder.glob("*/*.cubin")))
-    asked = re.compile(r"\['\S+/ptxas', '--version'\]|\['file', '-b', '\S+'\]")
+    asked = re.compile(r"\['\S+/ptxas(-blackwell)?', '--version'\]|\['file', '-b', '\S+'\]")
     assert [program for program in programs if not asked.fullmatch(program)] == []
     assert not [path for path in own.rglob("*") if path.is_file()]
 
@@ -185,6 +186,23 @@ def test_a_folder_says_why_its_kernels_are_not_found(folder: Path) -> None:
     about.write_text(said)
     assert why.startswith("triton is ")
     assert why.endswith(", not 3.5.1")
+
+
+def test_the_module_that_calls_the_driver_is_not_that_of_another_triton(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder has one of its name, wherever the machine that made it has its libraries."""
+    (name,) = (path.name for path in folder.glob("cuda_utils.*.so"))
+    for variable, value in ((VARIABLE, folder), ("TRITON_CACHE_DIR", tmp_path)):
+        monkeypatch.setenv(variable, str(value))
+    found = PrecompiledCache("a digest").get_file
+    assert found(name) == str(folder / name)
+    assert found("about.json") is None
+    about = folder / "about.json"
+    said = about.read_text()
+    about.write_text(json.dumps(json.loads(said) | {"triton": "3.5.1"}))
+    assert found(name) is None
+    about.write_text(said)
 
 
 def test_fake_tensors_have_the_digests_of_real_ones_wherever_they_begin() -> None:

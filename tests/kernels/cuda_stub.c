@@ -52,6 +52,7 @@ EXPORT CUresult cuModuleGetFunction(CUfunction *f, CUmodule module, const char *
   *f = (CUfunction)handles++; // one for each kernel that was compiled
   return CUDA_SUCCESS;
 }
+EXPORT CUresult cuModuleUnload(CUmodule module) { return CUDA_SUCCESS; }
 EXPORT CUresult cuFuncGetAttribute(int *value, CUfunction_attribute attribute, CUfunction f) {
   *value = attribute == CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK ? 1024 : 0;
   return CUDA_SUCCESS;
@@ -72,6 +73,10 @@ EXPORT CUresult cuCtxGetCurrent(CUcontext *context) {
   return CUDA_SUCCESS;
 }
 EXPORT CUresult cuCtxSetCurrent(CUcontext context) { return CUDA_SUCCESS; }
+EXPORT CUresult cuCtxGetDevice(CUdevice *device) {
+  *device = 0;
+  return CUDA_SUCCESS;
+}
 EXPORT CUresult cuCtxGetLimit(size_t *value, CUlimit limit) { return CUDA_SUCCESS; }
 EXPORT CUresult cuCtxSetLimit(CUlimit limit, size_t value) { return CUDA_SUCCESS; }
 EXPORT CUresult cuDeviceGet(CUdevice *device, int ordinal) {
@@ -80,6 +85,10 @@ EXPORT CUresult cuDeviceGet(CUdevice *device, int ordinal) {
 }
 EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
   *context = (CUcontext)1;
+  return CUDA_SUCCESS;
+}
+EXPORT CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus *status) {
+  *status = CU_STREAM_CAPTURE_STATUS_NONE;
   return CUDA_SUCCESS;
 }
 EXPORT CUresult cuDriverGetVersion(int *version) {
