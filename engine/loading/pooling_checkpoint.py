@@ -35,6 +35,7 @@ from ..model_config.encoders.sentence import Dense, Normalized, PoolingMode, Sen
 from ..model_config.encoders.transformers_config import TransformersEncoder, transformers_encoder
 from ..model_config.hf.config import model_spec_from_hf
 from ..model_config.hf.text_part import MEDIA_FAMILIES
+from ..model_config.hf.qwen3_asr import in_transformers_form
 from ..model_config.registry import run_by_transformers
 from ..model_config.spec.attention import AttentionSpec
 from ..model_config.spec.encoder import EncoderConfig
@@ -90,7 +91,7 @@ def pooling_config(folder: Path, pooling: PoolingMode | None = None, model_impl:
     if not file.is_file():
         raise CheckpointError(f"Cannot load {folder}: config.json is missing.")
     try:
-        return _read(folder, read_json(file), pooling, model_impl)
+        return _read(folder, in_transformers_form(read_json(file)), pooling, model_impl)
     except ConfigError as error:
         raise CheckpointError(f"Cannot load {folder}: {error}.") from error
 

@@ -11,6 +11,7 @@ from typing import Final, Literal
 from stentor.protocols.ipc.pooling import Pooling, PoolingTask
 
 from ..config_fields import ConfigError, Fields
+from ..hf import qwen3_asr
 from ..spec.encoder import EncoderConfig
 from ..spec.model import Backbone, ModelSpec, dense_mlp
 from .sentence import Dense, DenseActivation, LayerNormed, PoolingMode, SentenceModules, SpladeForm
@@ -62,7 +63,10 @@ class ScoreHead:
     late: bool = False
     """Whether tokens are scored one by one, and their scores pooled (EuroBERT)."""
     scored_token: int | None = None
-    """The token of a text that is scored, which every text must have; None: any text has a score."""
+    """The token of a text that is scored, which every text must have, or where tokens are scored, those with scores;
+    None: any text has a score, or each token."""
+    class_ms: float = 0.0
+    """Milliseconds between the times that the classes are (Qwen3-ForcedAligner); 0: they are none."""
 
 
 @dataclass(frozen=True)
@@ -263,6 +267,12 @@ def _token_head(config: Mapping[str, object], backbone: EncoderConfig | ModelSpe
     return ScoreHead(None, "classifier", labels, "softmax")
 
 
+    if backbone.architecture == qwen3_asr.ALIGNER:
+        fields = Fields(config)
+        out = "lm_head" if fields.has(qwen3_asr.PUBLISHED_HEAD) else "score"
+        bias, mark = fields.flag("token_classification_bias"), fields.integer("timestamp_token_id", 151_705)
+        step = fields.positive("timestamp_segment_time", 80.0)
+        return ScoreHead(None, out, labels, "softmax", out_bias=bias, scored_token=mark, class_ms=step)
 def _modernbert_head(
     config: Mapping[str, object],
     backbone: EncoderConfig,
