@@ -208,6 +208,8 @@ class PoolingModel:
         if isinstance(self._backbone, TransformersBackbone):
             self._backbone.load(backbone())
         else:
+            if isinstance(self._backbone, Decoder):
+                self.weights.pass_over(*self._backbone.config.unused)
             self.weights.load(backbone(), ignore=_UNUSED)
         for weights, found in kept.items():
             weights.load(found)

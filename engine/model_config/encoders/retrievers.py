@@ -41,8 +41,10 @@ def _decoder(family: MediaFamily, *, bidirectional: bool, turned: bool = False) 
 
     def read(inner: Mapping[str, object]) -> ModelSpec:
         spec = checked(text_reader(family, BY_TYPE)(Fields(_causal(inner)), family.model_type))
+        if turned:
+            return replace(spec, tie_embeddings=True, bidirectional=bidirectional)
         rope = spec.layers[0].attention.rope
-        if rope is not None and rope.axes and not turned:  # transformers gives pictures text positions here
+        if rope is not None and rope.axes:  # transformers gives pictures text positions here
             spec = with_mixers(spec, rope=replace(rope, axes=()))
         return replace(spec, tie_embeddings=True, bidirectional=bidirectional)
 
