@@ -7,6 +7,7 @@ from typing import Final, Literal
 import msgspec
 
 from ..model_config.encoders.hf import is_encoder
+from ..model_config.hf.qwen3_asr import is_aligner
 from .voice_files import KOKORO_TYPE
 
 ModelKind = Literal["chat", "transcription", "speech", "embedding"]
@@ -44,12 +45,14 @@ _ENCODING: Final = (
     "EncoderModel",
     "BidirectionalModel",
     "ColQwen3",
+    "ColQwen3_5",
     "ColQwen3Model",
     "EmbeddingsV5Model",
     "EmbeddingGemma2Model",
     "EmbeddingGemma2TextModel",
     "EuroBertModel",
     "EmbedModel",
+    "NemotronVLModel",
     "ForRetrieval",
     "ForRanking",
 )
@@ -74,7 +77,7 @@ def kind_of(path: Path) -> ModelKind:
     if (path / _CTRANSLATE2_WEIGHTS).is_file() and config.keys() & _CTRANSLATE2_WHISPER:
         return "transcription"
     encodes = isinstance(config.get("model_type"), str) and is_encoder(config)
-    if is_named_reranker(path, config):
+    if is_named_reranker(path, config) or is_aligner(config):
         return "embedding"
     if encodes or (path / _SENTENCES).is_file() or any(kind.endswith(_ENCODING) for kind in kinds):
         return "embedding"

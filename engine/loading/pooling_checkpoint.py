@@ -15,6 +15,7 @@ from ..model_config.encoders.hf import encoder_config_from_hf, is_encoder
 from ..model_config.encoders.pooling import (
     JINA_LIST,
     JINA_VL,
+    NEMOTRON_VL,
     MarkedVectors,
     PoolingConfig,
     ScoreHead,
@@ -30,10 +31,11 @@ from ..model_config.encoders.pooling import (
     stated_pooling,
     yes_no_head,
 )
-from ..model_config.encoders.retrievers import retriever_from_hf
+from ..model_config.encoders.retrievers import COLQWEN3_5_NAME, retriever_from_hf
 from ..model_config.encoders.sentence import Dense, Normalized, PoolingMode, SentenceModules, SpladeForm
 from ..model_config.encoders.transformers_config import TransformersEncoder, transformers_encoder
 from ..model_config.hf.config import model_spec_from_hf
+from ..model_config.hf.qwen3_asr import in_transformers_form
 from ..model_config.hf.text_part import MEDIA_FAMILIES
 from ..model_config.registry import run_by_transformers
 from ..model_config.spec.attention import AttentionSpec
@@ -62,7 +64,8 @@ _HEADS: Final = (
     "Model",
 )
 """Endings of decoder architectures that do not generate text."""
-_STATES_POOLING: Final = "LlamaBidirectionalModel"
+_PAGE_BIAS: Final = ("custom_text_proj.bias", "embedding_proj_layer.bias")
+_STATE_POOLING: Final = ("LlamaBidirectionalModel", NEMOTRON_VL)
 _OF_TASKS: Final = "JinaEmbeddingsV5Model"
 _ADAPTERS: Final = "adapters"
 _RETRIEVAL: Final = "retrieval"
@@ -90,7 +93,7 @@ def pooling_config(folder: Path, pooling: PoolingMode | None = None, model_impl:
     if not file.is_file():
         raise CheckpointError(f"Cannot load {folder}: config.json is missing.")
     try:
-        return _read(folder, read_json(file), pooling, model_impl)
+        return _read(folder, in_transformers_form(read_json(file)), pooling, model_impl)
     except ConfigError as error:
         raise CheckpointError(f"Cannot load {folder}: {error}.") from error
 
@@ -141,8 +144,11 @@ def _read(
     if not (folder / "modules.json").is_file():
         if _has_cls_vectors(folder) or backbone.architecture == _OF_FIRST:
             modules = replace(modules, pooling=("cls",))
-        elif backbone.architecture == _STATES_POOLING:
+        elif backbone.architecture in _STATE_POOLING:
             modules = replace(modules, pooling=(stated_pooling(config),))
+    if backbone.architecture == NEMOTRON_VL and not modules.prompts:
+        said = (Fields(config).text(f"{side}_prefix", f"{side}:") for side in ("query", "passage"))
+        modules = replace(modules, prompts=dict(zip(("query", "document"), (f"{each} " for each in said), strict=True)))
     if pooling is not None:
         modules = replace(modules, pooling=(pooling,))
     if isinstance(backbone, EncoderConfig) and backbone.filled:
@@ -159,6 +165,8 @@ def _read(
         raise ConfigError("architectures does not end with ForMaskedLM, by whose head SpladePooling weighs tokens")
     elif retriever is not None:
         vectors = retriever[1]
+        if vectors is not None and backbone.architecture == COLQWEN3_5_NAME:  # its first files have no bias
+            vectors = replace(vectors, bias=any(tensor.name.endswith(_PAGE_BIAS) for tensor in weight_index(folder)))
     elif (found := _colbert(folder, config, modules)) is not None:
         vectors, modules = found
     projection = projection_of(config, backbone)

@@ -230,10 +230,14 @@ class TokenVectorsLayer:
     def __init__(self, head: TokenVectors, size: int, context: LayerContext) -> None:
         self.head = head
         self.weights = WeightMap()
-        self._layer = _Layer(self.weights, "linear", size, head.stored or head.outputs, context, bias=head.bias)
+        self._layer = None
+        if head.layer:
+            self._layer = _Layer(self.weights, "linear", size, head.stored or head.outputs, context, bias=head.bias)
 
     def __call__(self, hidden: torch.Tensor) -> torch.Tensor:
         """[tokens, size] → float32 [tokens, outputs]"""
+        if self._layer is None:
+            return normalize(hidden.float())
         return normalize(self._layer(hidden.float())[:, : self.head.outputs])
 
 

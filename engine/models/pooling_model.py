@@ -208,6 +208,8 @@ class PoolingModel:
         if isinstance(self._backbone, TransformersBackbone):
             self._backbone.load(backbone())
         else:
+            if isinstance(self._backbone, Decoder):
+                self.weights.pass_over(*self._backbone.config.unused)
             self.weights.load(backbone(), ignore=_UNUSED)
         for weights, found in kept.items():
             weights.load(found)
@@ -272,8 +274,9 @@ class PoolingModel:
         if embedding:
             for number, vector in zip(embedding, self._embed(hidden, cu_seqlens, requests, embedding), strict=True):
                 made[number] = PooledTensor(vector)
-        scored = None
-        if any("classify" in request.task for request in requests):
+        scored, head = None, self.config.score
+        marked = None if head is None or head.pooling is not None else head.scored_token
+        if marked is None and any("classify" in request.task for request in requests):
             scored = self._scored(hidden, tokens, cu_seqlens)
         bounds = cu_seqlens.tolist()
         for number, request in enumerate(requests):
@@ -291,10 +294,13 @@ class PoolingModel:
                         ids, weights = self.sparse(hidden[rows], tokens[rows])
                     made[number] = PooledTensor(weights.unsqueeze(0), ids)
                 case "classify" | "token_classify":
-                    assert scored is not None
                     assert self.scorer is not None
-                    each = self.scorer.head.pooling is None
-                    logits = scored[rows] if each else scored[number : number + 1]
+                    if scored is None:  # of these tokens alone
+                        own = tokens[rows] == marked
+                        logits = self._scored(hidden[rows][own], tokens[rows][own], cu_seqlens)
+                    else:
+                        each = self.scorer.head.pooling is None
+                        logits = scored[rows] if each else scored[number : number + 1]
                     made[number] = PooledTensor(activated(self.scorer.head, logits) if request.activate else logits)
         return [each for each in made if each is not None]
 

@@ -39,6 +39,7 @@ class PoolingFields(msgspec.Struct, kw_only=True):
     cache_salt: Annotated[str, Meta(min_length=1, max_length=limits.MAX_NAME_LENGTH)] | None = None
     request_id: Annotated[str, Meta(max_length=limits.MAX_REQUEST_ID)] | None = None
     padding: str | None = None
+    """``max_length`` is for models that always pad texts (SigLIP)."""
     mm_processor_kwargs: dict[str, Any] | None = None
     media_io_kwargs: dict[str, Any] | None = None
 
@@ -46,8 +47,8 @@ class PoolingFields(msgspec.Struct, kw_only=True):
         """Raises BadRequest."""
         if self.truncate_prompt_tokens == 0:
             raise wrong("truncate_prompt_tokens", "must be -1, or 1 and more")
-        if self.padding not in (None, "do_not_pad"):
-            raise not_served("padding", "`padding` other than `do_not_pad`")
+        if self.padding not in (None, "do_not_pad", "max_length"):
+            raise not_served("padding", "`padding` other than `do_not_pad` and `max_length`")
 
 
 class InputFields(PoolingFields, kw_only=True):

@@ -23,6 +23,7 @@ from ..config.config import Config
 from ..config.model_facts import ModelFacts
 from ..config.model_registry import ModelRegistry, ModelRole
 from ..config.models import ModelConfig
+from ..generation.aligning import Aligner, aligner_of
 from ..generation.chat_model import ChatModel
 from ..generation.transcription import ChatTranscriber
 from ..grammar.checker import Grammars
@@ -227,10 +228,11 @@ def compose(
         )
     shared = _Shared(grammars, admission, registry, metrics, LoopTurns())
     chat = _chat_model(main, "chat", shared)
+    aligner = aligner_of(auxiliary.embedding)
     transcription: TranscriptionModel | StreamingTranscriptionModel | ChatTranscriber | None
     if isinstance(opened := auxiliary.transcription, OpenedChat):
         assert opened.asking is not None
-        transcription = _transcriber(_chat_model(opened, "transcription", shared), opened.asking)
+        transcription = _transcriber(_chat_model(opened, "transcription", shared), opened.asking, aligner)
     else:
         transcription = opened
     return ServerState(
@@ -249,9 +251,9 @@ def compose(
         gateway=McpGateway(config.mcp),
         weights=WeightServices(control, admission, others, worker, metrics),
         transcription=transcription,
-        transcriber=None if main.asking is None else _transcriber(chat, main.asking),
+        transcriber=None if main.asking is None else _transcriber(chat, main.asking, aligner),
     )
 
 
-def _transcriber(chat: ChatModel, asking: Asking) -> ChatTranscriber:
-    return ChatTranscriber(chat, asking.with_tokens(chat.pool.tokenizer.added_texts))
+def _transcriber(chat: ChatModel, asking: Asking, aligner: Aligner | None) -> ChatTranscriber:
+    return ChatTranscriber(chat, asking.with_tokens(chat.pool.tokenizer.added_texts), aligner=aligner)

@@ -18,6 +18,7 @@ from ..audio.quiet import cut_quietly
 from ..common.errors import MediaFull, Unavailable, generation_error
 from ..text.output.generation import EngineEventStream
 from .observers import OpenAccount, RequestObserver
+from .segments import Segment
 
 if TYPE_CHECKING:
     from .turns import Turn
@@ -139,6 +140,8 @@ class Piece(NamedTuple):
     tokens: list[TextToken]
     turns: "Sequence[Turn]" = ()
     """Turns of speakers that end with it, of models that tell them apart."""
+    segments: Sequence[Segment] = ()
+    """Of the part of the audio that ends with it, if an aligner has timed its words."""
 
 
 class StreamedTranscript:

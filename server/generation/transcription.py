@@ -23,11 +23,12 @@ from stentor.protocols.ipc.deltas import Finish, Text
 from stentor.protocols.openai.chat import ChatRequest
 from stentor.protocols.openai.sampling import SamplingFields
 
+from ..asr.alignment import spoken_words, timed_segments
 from ..asr.asking import SECONDS, Asking
 from ..asr.chunks import chunks_of
 from ..asr.languages import WITHOUT_SPACES
 from ..asr.options import Chunking
-from ..asr.segments import BYTES_A_FRAME
+from ..asr.segments import BYTES_A_FRAME, Segment
 from ..asr.streaming import BYTES_A_SECOND, JoinedText, Piece, TextToken
 from ..asr.window_decoder import is_soundless
 from ..audio.encode import wav_header
@@ -39,6 +40,7 @@ from ..media.chat_media import ConversationMedia, PlacedMedia, check_encoder
 from ..overload.request_context import RequestContext
 from ..text.errors import TemplateError, TextTooLong
 from .admission import Budget, most_prompt_tokens, output_room, resolve_sampling, too_long
+from .aligning import MOST_SECONDS, Aligner
 from .chat_model import ChatModel
 from .error_fields import map_error_fields
 from .prompt import render_messages
@@ -69,6 +71,8 @@ class TranscriptionWish:
     """Where to cut; None: only audio that is too long for one request is cut."""
     adapter: AdapterRef | None = None
     """The LoRA adapter."""
+    timed: bool = False
+    """Whether the transcriber's aligner times its words."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +83,8 @@ class ChatTranscriber:
     asking: Asking
     detections: anyio.CapacityLimiter = field(default_factory=lambda: anyio.CapacityLimiter(_DETECTIONS))
     """Files in which speech is looked for at the same time."""
+    aligner: Aligner | None = None
+    """Times the words of transcripts; None: they have no times."""
 
     @property
     def served_names(self) -> tuple[str, ...]:
@@ -105,6 +111,7 @@ class ChatTranscription:
         self._transcriber, self._asking = transcriber, transcriber.asking
         self._chat = transcriber.chat
         self._wish, self._caller, self._context = wish, caller, context
+        self._aligner = transcriber.aligner if wish.timed else None
         begun = self._asking.start_of(wish.language)
         self._begun = (begun or self._asking.marker) + wish.after if wish.after else begun
         """Beginning of each answer."""
@@ -121,7 +128,7 @@ class ChatTranscription:
         """Texts without surrounding white space; ``owner`` is stored beside the audio. Raises BadRequest and
         ServerError."""
         windows = await self._windows(pcm)
-        most = max(1, _SECONDS_AT_ONCE * BYTES_A_SECOND // self._transcriber.window_bytes)
+        most = max(1, _SECONDS_AT_ONCE * BYTES_A_SECOND // self._window_bytes)
         written, speakers = JoinedText(), 0
         running: deque[_Window] = deque()
         async with TaskScope("parts of a transcription") as tasks:
@@ -138,11 +145,16 @@ class ChatTranscription:
                     # a part numbers its speakers by itself
                     turns = [turn._replace(speaker=before + turn.speaker) for turn in piece.turns]
                     speakers = max((speakers, *(turn.speaker + 1 for turn in turns)))
-                    if (delta := written.add(piece.text)) or turns:
-                        yield Piece(delta, tokens, turns)
+                    if (delta := written.add(piece.text)) or turns or piece.segments:
+                        yield Piece(delta, tokens, turns, piece.segments)
                         tokens = []
                 await first.task
                 written.begin("" if self.language in WITHOUT_SPACES else " ")
+
+    @property
+    def _window_bytes(self) -> int:
+        own = self._transcriber.window_bytes
+        return own if self._aligner is None else min(own, MOST_SECONDS * BYTES_A_SECOND)
 
     async def _windows(self, pcm: bytes) -> Iterator[tuple[int, bytes]]:
         """Parts of the audio, and where they begin."""
@@ -154,7 +166,7 @@ class ChatTranscription:
         return ((begin + at, window) for begin, end in spoken for at, window in self._cut(pcm[begin:end]))
 
     def _cut(self, pcm: bytes) -> Iterator[tuple[int, bytes]]:
-        most, begin = self._transcriber.window_bytes, 0
+        most, begin = self._window_bytes, 0
         while begin < len(pcm):
             window = cut_quietly(pcm[begin : begin + most], last=begin + most >= len(pcm))
             if not is_soundless(window):
@@ -165,7 +177,7 @@ class ChatTranscription:
         """The pieces of one request, as the model has written them; ``begin``: where it begins, in seconds."""
         generation = await self._ask(pcm)
         transcript = MarkedText("" if self._begun else self._asking.marker)
-        turns = None
+        turns, every = None, list[Piece]()
         if self._asking.diarizes:
             from ..asr.turns import READERS  # late: few models tell speakers apart
 
@@ -177,6 +189,7 @@ class ChatTranscription:
                         case Text():
                             if (piece := transcript.add(delta.text, self._tokens(delta))) is not None:
                                 self._settle(transcript.head)
+                                every.append(piece)
                                 yield (
                                     piece
                                     if turns is None
@@ -185,9 +198,24 @@ class ChatTranscription:
                         case Finish() if delta.reason not in ("stop", "length"):
                             raise generation_error(delta)
         if (piece := transcript.end()) is not None:
+            every.append(piece)
             yield piece
+        if self._aligner is not None:
+            language = self._asking.told_language(transcript.head) or self.language
+            yield Piece("", [], segments=await self._timed(self._aligner, pcm, begin, every, language))
         if turns is not None:
             yield Piece(turns.end(), [], turns.ended())
+
+    async def _timed(
+        self, aligner: Aligner, pcm: bytes, begin: float, pieces: Sequence[Piece], language: str | None
+    ) -> list[Segment]:
+        """The segments of one request, whose audio begins at ``begin`` seconds."""
+        aligner.check(language, "response_format")
+        text = "".join(piece.text for piece in pieces)
+        words = spoken_words(text)
+        times = await aligner.times(pcm, words, self._caller, self._context, FIELD)
+        tokens = [token for piece in pieces for token in piece.tokens]
+        return timed_segments(text, words, times, tokens, begin, "" if language in WITHOUT_SPACES else " ")
 
     def _tokens(self, delta: Text) -> list[TextToken]:
         """Tokens of text."""
@@ -221,7 +249,11 @@ class ChatTranscription:
         wanted = min(most, wish.sampling.max_tokens or most)
         room = output_room(len(prompt), Budget(None, wanted, "max_completion_tokens", FIELD), chat)
         params = resolve_sampling(
-            wish.sampling, chat, room, logprobs=0 if wish.logprobs else None, prompt_logprobs=None
+            wish.sampling,
+            chat,
+            room,
+            logprobs=0 if wish.logprobs or wish.timed else None,
+            prompt_logprobs=None,
         )
         request = generation_request(
             wish.sampling, prompt, params, self._caller, media=placed.spans, adapter=wish.adapter

@@ -66,7 +66,7 @@ class Request:
 
 _SAMPLING_IGNORED: Final = (*sampling.IGNORED_FIELDS, "stream_options.include_obfuscation")
 _OLLAMA_PARTLY: Final = {"format": 'only `""`, `"json"` or a schema'}
-_VECTORS_PARTLY: Final = {"padding": "only `do_not_pad`"}
+_VECTORS_PARTLY: Final = {"padding": "only `do_not_pad`, or `max_length` of SigLIP"}
 _BEAMS_PARTLY: Final = {
     "best_of": "only as much as `n`, without `use_beam_search`",
     "length_penalty": "has an effect with `use_beam_search`",

@@ -466,7 +466,7 @@ MEDIA: Final[Mapping[str, tuple[str, ...]]] = {
     "PixtralForConditionalGeneration": ("pixtral_own", "mistral_3_own"),
     "Qwen2VLForConditionalGeneration": ("qwen2_vl", "qwen2_vl_film"),
     "Qwen2_5_VLForConditionalGeneration": ("qwen2_5_vl",),
-    "Qwen3ASRForConditionalGeneration": ("qwen3_asr",),
+    "Qwen3ASRForConditionalGeneration": ("qwen3_asr", "qwen3_asr_published"),
     "Qwen3OmniMoeForConditionalGeneration": ("qwen3_omni",),
     "Qwen3OmniMoeThinkerForConditionalGeneration": ("qwen3_omni_thinker",),
     "Qwen3VLForConditionalGeneration": ("qwen3_vl",),

@@ -20,10 +20,10 @@ Compares = Literal["together", "list", "vectors", "tokens", "weights", ""]
 """How two texts are scored: read together by a cross-encoder, read in one prompt with all other documents, by the
 cosine of their vectors, by the vectors of their tokens (late interaction), by the product of their weights over the
 vocabulary, or not at all."""
-PairForm = Literal["pair", "qwen3", "qwen3_vl", "jina_vl", "bge", "nemotron", "template"]
+PairForm = Literal["pair", "qwen3", "qwen3_vl", "jina_vl", "bge", "nemotron", "nemotron_vl", "template"]
 """How a query and a document become one prompt: as the tokenizer joins two texts, by the words of Qwen3-Reranker, of
-Qwen3-VL-Reranker (which may see both), of BGE's Gemma or of NVIDIA's Llama, or by the model's chat template, to which
-they are messages of the roles ``query`` and ``document``."""
+Qwen3-VL-Reranker (which may see both), of BGE's Gemma or of NVIDIA's Llama (which may see a picture), or by the model's
+chat template, to which they are messages of the roles ``query`` and ``document``."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +42,8 @@ class LateInteraction:
     """Tokens of documents that count for nothing: punctuation."""
     words: tuple[str, str] = ("", "")
     """Before the text of a query and behind it (ColPali)."""
-    alike: bool = False
-    """Whether texts of documents have these too (ColQwen3)."""
+    around_document: tuple[str, str] = ("", "")
+    """The same for the text of a document (ColQwen3)."""
     affixed: bool = False
     """Whether these are placed between the tokenizer's special tokens (ColModernVBERT)."""
     picture: str = ""
@@ -91,10 +91,14 @@ class EmbeddingModel:
         """Whether it takes media of any kind that the operator allows."""
         return bool(self.accepted.counts)
 
+    @property
+    def pads(self) -> bool:
+        """Whether texts are padded to the length that all had in training (SigLIP)."""
+        return isinstance(self.config.backbone, EncoderConfig) and self.config.backbone.filled
+
     def filled(self, ids: list[int]) -> list[int]:
-        """The tokens of a text, padded to the length that all texts had in training, for models trained so."""
-        backbone = self.config.backbone
-        if not isinstance(backbone, EncoderConfig) or not backbone.filled:
+        """The tokens of a text, padded for models trained so."""
+        if not self.pads:
             return ids
         pad = self.pool.tokenizer.pad_token_id
         assert pad is not None, "a model that fills texts up is not opened without"

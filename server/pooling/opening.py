@@ -8,7 +8,14 @@ import msgspec
 
 from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.loading.pooling_checkpoint import open_pooling
-from stentor.engine.model_config.encoders.pooling import JINA_VL, NEMOTRON_RERANKER, PoolingConfig
+from stentor.engine.model_config.encoders.pooling import (
+    JINA_VL,
+    NEMOTRON_RERANKER,
+    NEMOTRON_VL_RERANKER,
+    PoolingConfig,
+)
+from stentor.engine.model_config.encoders.retrievers import retriever_kind
+from stentor.engine.model_config.hf.text_part import COLQWEN3_5, NEMOTRON_COLEMBED
 from stentor.engine.model_config.spec.encoder import EncoderConfig
 from stentor.engine.model_config.spec.model import ModelSpec
 from stentor.protocols.ipc.config import ModelImpl
@@ -34,6 +41,9 @@ _COLQWEN_PAGE: Final = (
 _COLQWEN3_PAGE: Final = "<|im_start|>user\n<|vision_start|><|image_pad|><|vision_end|>Describe the image."
 _COLQWEN3_END: Final = "<|im_end|><|endoftext|>"
 _OPS_PAGE: Final = f"{_COLQWEN3_PAGE}<|im_end|><|im_start|>assistant\n<|endoftext|>"
+_USER: Final = "<|im_start|>user\n"
+_ANSWERED: Final = "<|im_end|>\n<|im_start|>assistant\n"
+"""Around the only message of NVIDIA's retriever."""
 _TURN_END: Final = "<end_of_utterance>"
 _COLMODERNVBERT_PAGE: Final = f"<|begin_of_text|>User:<image>Describe the image.{_TURN_END}\nAssistant:"
 _PUNCTUATION: Final = "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~"
@@ -91,6 +101,8 @@ def pair_form_of(config: PoolingConfig, tokenizer: Tokenizer) -> PairForm:
         return "qwen3_vl"
     if config.architecture == JINA_VL:
         return "jina_vl"
+    if config.architecture == NEMOTRON_VL_RERANKER:
+        return "nemotron_vl"
     source = tokenizer.template_source
     if "query" in source and "document" in source:
         return "template"
@@ -136,18 +148,29 @@ def markers_of(folder: Path, config: PoolingConfig, tokenizer: Tokenizer) -> Lat
 
 def page_words(config: Mapping[str, Any], processor: Mapping[str, Any], tokenizer: Tokenizer) -> LateInteraction:
     """Texts around a query and around a page, of transformers' processors, and of the makers' of ColQwen3."""
+    kind = retriever_kind(config)
     fill = 10 * (tokenizer.special_tokens.get("pad_token") or "")
     prefixes = {name: value for name, value in processor.items() if isinstance(value, str)}
-    if config.get("model_type") == "colmodernvbert":
+    if kind == "colmodernvbert":
         page = prefixes.get("visual_prompt_prefix", _COLMODERNVBERT_PAGE)
         return LateInteraction(words=(prefixes.get("query_prefix", ""), 10 * _TURN_END), picture=page, affixed=True)
-    if config.get("model_type") == "colqwen3":
+    if kind == "colqwen3":
         page = prefixes.get("visual_prompt_prefix", _COLQWEN3_PAGE)
         page += prefixes.get("visual_prompt_suffix", _COLQWEN3_END)
-        return LateInteraction(words=(prefixes.get("query_prefix", ""), fill), alike=True, picture=page)
-    if config.get("model_type") == "ops_colqwen3":
+        words = (prefixes.get("query_prefix", ""), fill)
+        return LateInteraction(words=words, around_document=words, picture=page)
+    if kind == COLQWEN3_5:
+        return LateInteraction(words=("", fill), picture=_COLQWEN_PAGE)
+    if kind == NEMOTRON_COLEMBED:
+        asked, told = (f"{prefixes.get(f'{side}_prefix', f'{side}:')} " for side in ("query", "passage"))
+        return LateInteraction(
+            words=(f"{_USER}Query: {asked}", _ANSWERED),
+            around_document=(f"{_USER}{told}", _ANSWERED),
+            picture=f"{_USER}<|vision_start|><|image_pad|><|vision_end|>{told}{_ANSWERED}",
+        )
+    if kind == "ops_colqwen3":
         return LateInteraction(picture=_OPS_PAGE)
-    if config.get("model_type") == "colpali":
+    if kind == "colpali":
         begin = tokenizer.bos_token or ""
         query = f"{begin}{prefixes.get('query_prefix', 'Question: ')}"
         page = f"<image>{begin}{prefixes.get('visual_prompt_prefix', 'Describe the image.')}\n"

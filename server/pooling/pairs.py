@@ -12,7 +12,17 @@ from stentor.protocols.pooling.contents import Content
 
 from ..text.errors import TemplateError
 from .model import EmbeddingModel, PairForm
-from .reading import LengthLimit, Prompt, Reading, cut, encode, read_messages, read_written
+from .reading import (
+    WRITTEN_PICTURE,
+    LengthLimit,
+    Prompt,
+    Reading,
+    cut,
+    encode,
+    read_messages,
+    read_written,
+    taken_apart,
+)
 
 DEFAULT_INSTRUCTION: Final = "Given a web search query, retrieve relevant passages that answer the query"
 _QWEN3_VL_INSTRUCTION: Final = "Given a search query, retrieve relevant candidates that answer the query."
@@ -34,7 +44,8 @@ _TOGETHER: Final = "together with the query "
 _JINA_VL_PICTURE: Final = "<|vision_start|><|image_pad|><|vision_end|>"
 _JINA_VL_END: Final = 100
 """The token behind each pair whose hidden state jina-reranker-m0 scores; as its makers' code has it."""
-SEEN_PAIRS: Final[frozenset[PairForm]] = frozenset({"qwen3_vl", "jina_vl"})
+_NEMOTRON_PAIR: Final = "question:{} \n \n passage:{}"
+SEEN_PAIRS: Final[frozenset[PairForm]] = frozenset({"qwen3_vl", "jina_vl", "nemotron_vl"})
 """Forms of pairs that may hold pictures."""
 
 
@@ -68,7 +79,7 @@ async def read_pairs(
 
     Raises BadRequest.
     """
-    if rules.instruction is not None and model.pair_form in ("pair", "jina_vl", "nemotron"):
+    if rules.instruction is not None and model.pair_form in ("pair", "jina_vl", "nemotron", "nemotron_vl"):
         raise refused("instruction", "the model takes none; leave it out", "unsupported")
     if model.pair_form == "bge":
         return await _questioned(model, queries, documents, rules, fields)
@@ -79,7 +90,7 @@ async def read_pairs(
             return _joined(model, first, second, rules.room, fields[1])
         case "qwen3":
             return await _instructed(model, first, second, rules, fields[1])
-        case "nemotron":
+        case "nemotron" | "nemotron_vl":
             return await _prefixed(model, await _texts(model, first), await _texts(model, second), rules, fields[1])
         case "qwen3_vl" | "jina_vl":
             queries, documents = await _texts(model, first), await _texts(model, second)
@@ -94,11 +105,13 @@ async def read_pairs(
 
 
 async def read_pair(model: EmbeddingModel, query: Content, document: Content, where: str, rules: PairRules) -> Prompt:
-    """One pair in the prompt of Qwen3-VL-Reranker, of texts, pictures and both; or of jina-reranker-m0, of a text or a
-    picture on each side. Raises as :func:`.reading.read_messages`; long pairs are refused, since the score depends on
-    the end."""
+    """One pair in the prompt of Qwen3-VL-Reranker, of texts, pictures and both; of jina-reranker-m0, of a text or a
+    picture on each side; or of NVIDIA's reranker, of texts and one picture. Raises as :func:`.reading.read_messages`;
+    long pairs are refused, since the score depends on the end."""
     if model.pair_form == "jina_vl":
         return await _read_jina_pair(model, query, document, where, rules)
+    if model.pair_form == "nemotron_vl":
+        return await _read_nemotron_pair(model, query, document, where, rules)
     instruction = _QWEN3_VL_INSTRUCTION if rules.instruction is None else rules.instruction
     question = [
         _text_part(f"<Instruct>: {instruction}"),
@@ -116,15 +129,24 @@ async def _read_jina_pair(
 ) -> Prompt:
     written, shown = [], []
     for name, content in (("Document", document), ("Query", query)):
-        parts = [_text_part(content)] if isinstance(content, str) else content
-        pictures = [part for part in parts if part["type"] in MEDIA_PARTS]
-        text = "".join(part[part["type"]] for part in parts if part["type"] not in MEDIA_PARTS)
+        text, pictures = taken_apart(content)
         if pictures and (text.strip() or len(pictures) > 1):
             raise refused(where, "the model reads a text or one image on each side; send nothing else", "unsupported")
         written.append(f"**{name}**:\n{_JINA_VL_PICTURE if pictures else text}")
         shown += pictures
     whole = "\n".join(written)
     return await read_written(model, rules.reading, shown, whole, where, room=rules.room, end=[_JINA_VL_END])
+
+
+async def _read_nemotron_pair(
+    model: EmbeddingModel, query: Content, document: Content, where: str, rules: PairRules
+) -> Prompt:
+    (question, asked), (passage, shown) = taken_apart(query), taken_apart(document)
+    pictures = [*asked, *shown]
+    if len(pictures) > 1:
+        raise refused(where, "the model reads one image of a query and a document; send one", "unsupported")
+    whole = f"{WRITTEN_PICTURE * len(pictures)}{_NEMOTRON_PAIR.format(question, passage)}"
+    return await read_written(model, rules.reading, pictures, whole, where, room=rules.room, special=True)
 
 
 def _text_part(text: str) -> dict[str, Any]:
@@ -202,7 +224,7 @@ async def _prefixed(
 ) -> list[Prompt]:
     """The words of NVIDIA's rerankers; a long pair loses its end."""
     texts = [
-        f"question:{queries[place if len(queries) > 1 else 0]} \n \n passage:{document}"
+        _NEMOTRON_PAIR.format(queries[place if len(queries) > 1 else 0], document)
         for place, document in enumerate(documents)
     ]
     prompts = []

@@ -8,9 +8,12 @@ from typing import Any, Final, TypeVar
 
 import anyio
 
+from stentor.engine.model_config.encoders.pooling import NEMOTRON_VL
 from stentor.engine.processes.exception_groups import first_cause
 from stentor.protocols.common.errors import BadRequest, refused, wrong
 from stentor.protocols.openai.chat import template_kwargs
+from stentor.protocols.openai.media_parts import MEDIA_PARTS
+from stentor.protocols.openai.sampling import not_served
 from stentor.protocols.pooling.common import InputFields, PoolingFields, Side
 from stentor.protocols.pooling.contents import Content, Text
 
@@ -21,6 +24,7 @@ from ..overload.memory_budget import MemoryShare
 from ..text.errors import TemplateError, TemplatesWait, TextTooLong
 from .affix_tokens import AffixTokens
 from .model import EmbeddingModel
+from .purposes import prompt_of
 
 _AT_A_TIME: Final = 64
 """Texts of one job of the tokenizer's threads, so that other requests need not wait for all."""
@@ -28,6 +32,10 @@ WITH_MEDIA: Final = 8
 """Conversations with media that are read before any of them is pooled; their processed media are in memory then."""
 _RETRY_SECONDS: Final = 2
 _NO_PUNCTUATION: Final = str.maketrans("", "", string.punctuation)
+_SIDES: Final = ("query", "document")
+"""Roles of messages that have the model's prompts of these names (NVIDIA's embedders of pictures)."""
+WRITTEN_PICTURE: Final = "<image> "
+"""A picture in their texts, and in those of their rerankers."""
 _NO_ENDS: Final = AffixTokens((), ())
 
 
@@ -63,6 +71,8 @@ class LengthLimit:
     @classmethod
     def of(cls, model: EmbeddingModel, fields: PoolingFields, most: int = 0) -> "LengthLimit":
         """``most`` is the operator's bound, 0 for none. Raises BadRequest."""
+        if fields.padding == "max_length" and not model.pads:
+            raise not_served("padding", "`padding: max_length`, of a model whose texts were not padded in training,")
         length = min(model.max_length, most or model.max_length)
         wanted = fields.truncate_prompt_tokens
         if wanted is None:
@@ -249,6 +259,8 @@ async def read_messages(
     Raises BadRequest, and Overloaded if too many templates of requests, or media, wait.
     """
     fields, room = reading.fields, reading.room
+    if model.config.architecture == NEMOTRON_VL and fields.chat_template is None:
+        return await _read_prefixed(model, reading, messages, where)
     if model.media is None:
         messages, media = collect_media(messages, model.accepted, where)[0], NO_MEDIA
     else:
@@ -303,15 +315,16 @@ async def read_written(
     *,
     room: LengthLimit,
     end: Sequence[int] = (),
+    special: bool = False,
 ) -> Prompt:
-    """``text`` unchanged, with the positions of its media, and the tokens ``end`` behind it. Raises BadRequest, also
-    for texts beyond ``room``, and Overloaded."""
+    """``text`` unchanged, with the positions of its media, and the tokens ``end`` behind it. ``special``: between the
+    tokenizer's special tokens. Raises BadRequest, also for texts beyond ``room``, and Overloaded."""
     media = NO_MEDIA
     if parts and model.media is not None:
         _, media = await _taken(model, reading, [{"role": "user", "content": parts}], where)
     stands = media.text
     try:
-        (ids,) = await encode(model, [text if stands is None else stands.expand(text)], special=False)
+        (ids,) = await encode(model, [text if stands is None else stands.expand(text)], special=special)
     except TemplateError as error:
         raise BadRequest(str(error), where, "template_error") from None
     ids = [*ids, *end]
@@ -321,6 +334,27 @@ async def read_written(
     if model.media is not None and stands is not None:
         placed = model.media.place(ids, media, stands.order, model.pool.tokenizer)
     return Prompt(ids, media=placed)
+
+
+async def _read_prefixed(model: EmbeddingModel, reading: Reading, messages: list[dict[str, Any]], where: str) -> Prompt:
+    """One message in NVIDIA's format: a prompt by its role, or else the system's text; its pictures, then its texts."""
+    *system, message = messages
+    if [each.get("role") for each in system] not in ([], ["system"]):
+        raise refused(where, "the model embeds one message; send others apart", "unsupported")
+    side = message.get("role")
+    prefix = "".join(text for each in system for text in _texts_of(each))
+    prefix = prompt_of(model.config, side) if side in _SIDES else prefix
+    text, pictures = taken_apart(message.get("content") or "")
+    written = f"{prefix}{WRITTEN_PICTURE * len(pictures)}{text}"
+    return await read_written(model, reading, pictures, written, where, room=reading.room, special=True)
+
+
+def taken_apart(content: Content) -> tuple[str, list[dict[str, Any]]]:
+    """The text of some content, and its media."""
+    if isinstance(content, str):
+        return content, []
+    pictures = [part for part in content if part["type"] in MEDIA_PARTS]
+    return "".join(part[part["type"]] for part in content if part["type"] not in MEDIA_PARTS), pictures
 
 
 async def _taken(

@@ -176,13 +176,13 @@ class PoolingJob:
 
 
 def _check_scored(config: PoolingConfig, prompts: Sequence[Prompt], wanted: Pooling, field: str) -> None:
-    token = None if config.score is None or wanted.task != "classify" else config.score.scored_token
+    token = None if config.score is None or "classify" not in wanted.task else config.score.scored_token
     if token is not None and any(token not in prompt.ids for prompt in prompts):
+        how = "the tokenizer puts it at the end unless `add_special_tokens` is false, and token ids must have it"
+        if wanted.task == "token_classify":
+            how = "put it twice behind each word, for its beginning and its end"
         raise BadRequest(
-            f"`{field}` holds a text without token {token}, which the model scores; the tokenizer puts it at the end "
-            "unless `add_special_tokens` is false, and token ids must have it.",
-            field,
-            "invalid_value",
+            f"`{field}` holds a text without token {token}, which the model scores; {how}.", field, "invalid_value"
         )
 
 
@@ -200,7 +200,11 @@ def _numbers(config: PoolingConfig, prompt: Prompt, wanted: Pooling) -> int:
             own = config.vectors.outputs
             return (tokens - config.vectors.skip_first) * min(wanted.dimensions or own, own)
         case "token_classify":
-            return 0 if config.score is None else tokens * len(config.score.labels)
+            if config.score is None:
+                return 0
+            marked = config.score.scored_token
+            scored = tokens if marked is None else prompt.ids.count(marked)
+            return scored * len(config.score.labels)
         case _:
             return 0
 

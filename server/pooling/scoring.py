@@ -103,7 +103,7 @@ async def marked(
     markers, ends = model.markers, model.ends
     if markers.picture:  # the texts around a picture include these
         ends = ends if markers.affixed else AffixTokens((), ())
-        before, behind = markers.words if is_query or markers.alike else ("", "")
+        before, behind = markers.words if is_query else markers.around_document
         texts = [f"{before}{text}{behind}" for text in texts]
     marker = markers.query if is_query else markers.document
     length = markers.query_length if is_query else markers.document_length

@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 from stentor.tests.parity.composed import Published
 from stentor.tests.parity.pictures import PICTURES, Kind, cat, qwen_picture
 from stentor.tests.parity.reading import READING
+from stentor.tests.parity.sounding import second
 from stentor.tests.support.vision_models import FAMILIES, Maker, token
 
 
@@ -50,6 +51,44 @@ def _cosmos3(folder: Path) -> Any:
     return named(folder, architecture="Cosmos3ForConditionalGeneration", make=MAKERS["cosmos3"])
 
 
+def as_qwen3_asr(folder: Path, classes: int = 0) -> None:
+    """Rewrites a Qwen3-ASR as its makers publish it, or with ``classes`` its aligner."""
+    described, file = json.loads((folder / "config.json").read_text()), folder / "model.safetensors"
+    audio, text = described["audio_config"], described["text_config"]
+    rope = {**text.pop("rope_parameters"), "mrope_section": [4, 2, 2], "mrope_interleaved": True, "interleaved": True}
+    text |= {"model_type": "qwen3_asr_text", "rope_theta": rope.pop("rope_theta"), "rope_scaling": rope}
+    text["tie_word_embeddings"] = described["tie_word_embeddings"]
+    audio = {**audio, "model_type": "qwen3_asr_audio_encoder", "max_source_positions": 1500}
+    del audio["max_position_embeddings"]
+    inner = {"model_type": "qwen3_asr_thinker", "audio_config": audio, "text_config": text}
+    inner["audio_token_id"] = described["audio_token_id"]
+    whole = {"architectures": ["Qwen3ASRForConditionalGeneration"], "model_type": "qwen3_asr", "thinker_config": inner}
+    if classes:
+        inner |= {"model_type": "qwen3_forced_aligner", "classify_num": classes}
+        whole |= {"timestamp_token_id": described["timestamp_token_id"], "timestamp_segment_time": 80}
+    (folder / "config.json").write_text(json.dumps(whole))
+    parts = {
+        **{f"model.multi_modal_projector.linear_{part}.": f"thinker.audio_tower.proj{part}." for part in (1, 2)},
+        "model.audio_tower.": "thinker.audio_tower.",
+        "model.language_model.": "thinker.model.",
+        "lm_head.": "thinker.lm_head.",
+        "score.": "thinker.lm_head.",
+    }
+    found = {}
+    for name, tensor in load_file(file).items():
+        old = next(part for part in parts if name.startswith(part))
+        found[parts[old] + name.removeprefix(old)] = tensor
+    save_file(found, file)
+
+
+def _qwen3_asr(folder: Path) -> Any:
+    from stentor.tests.parity.seeing import MAKERS  # late: it imports this module
+
+    model = MAKERS["qwen3_asr"](folder)
+    as_qwen3_asr(folder)
+    return model
+
+
 RENAMED: Final[Mapping[str, Published]] = {
     "cosmos3_published": Published(
         "cosmos3_omni",
@@ -72,4 +111,5 @@ RENAMED: Final[Mapping[str, Published]] = {
     "hyperclovax_published": Published(
         "hyperclovax_vision_v2", _hyperclovax, READING["hyperclovax_vision"][1], "HCXVisionV2ForCausalLM"
     ),
+    "qwen3_asr_published": Published("qwen3_asr", _qwen3_asr, Kind(second, token("<video>"), cat())),
 }

@@ -22,7 +22,7 @@ transformers: Any = untyped_transformers
 """Its configs take more than their signatures say."""
 
 
-class _Tiled(torch.nn.Module):
+class Tiled(torch.nn.Module):
     """SigLIP's tower over tiles, and two products of each square of four patches (Eagle 2.5)."""
 
     def __init__(self, vision: Mapping[str, Any], layer: int) -> None:
@@ -54,7 +54,7 @@ def eagle(folder: Path, *, layer: int = -2) -> Composed:
     }
 
     def make() -> Composed:
-        return Composed(transformers.Qwen2ForCausalLM(text), _Tiled(vision, layer), token("<IMG_CONTEXT>"))
+        return Composed(transformers.Qwen2ForCausalLM(text), Tiled(vision, layer), token("<IMG_CONTEXT>"))
 
     def named(name: str) -> str:
         known = name.startswith(("mlp1.", "vision_model.vision_model."))

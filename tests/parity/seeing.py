@@ -18,7 +18,7 @@ from stentor.tests.parity.omni import OMNI, take_videos_apart
 from stentor.tests.parity.pictures import PICTURES, Kind, Picture, cat, film, film_in_frames, qwen_picture, square
 from stentor.tests.parity.published import PUBLISHED, lighton_ocr
 from stentor.tests.parity.reading import READING
-from stentor.tests.parity.sounding import SOUNDING, grouped, model_of, with_a_talker
+from stentor.tests.parity.sounding import SOUNDING, grouped, model_of, second, with_a_talker
 from stentor.tests.parity.viewing import VIEWING, see_nothing_before_pictures, turn_by_pairs
 from stentor.tests.support.vision_models import EOS, PAD, PATCH, SIDE, SIZES, TEXT, VOCAB, Maker, randomised, token
 
@@ -375,13 +375,6 @@ def _gemma4_padded(parts: Any) -> dict[str, torch.Tensor]:
     return {"pixel_values": torch.cat(pixels), "image_position_ids": torch.cat(places)}
 
 
-def _sound(random: torch.Generator, size: int) -> Picture:
-    features = torch.randn(1, 8, 100, generator=random)
-    mask = torch.ones(1, 100, dtype=torch.int64)
-    tensors = {"input_features": features, "input_features_mask": mask}
-    return Picture(tensors, [token("<video>")] * 13, modality="audio")
-
-
 def _voxtral_sound(random: torch.Generator, size: int) -> Picture:
     features = torch.randn(1, 8, 32, generator=random)
     return Picture({"input_features": features}, [token("<video>")] * 4, modality="audio")
@@ -419,7 +412,7 @@ _FAMILIES: Final[Mapping[str, tuple[Callable[[], Any], Kind]]] = {
     "mistral4": (_mistral4, PICTURES["mistral3"]),
     "ovis2": (_ovis2, Kind(_ovis_picture, _IMAGE, cat())),
     "llama4": (_llama4, Kind(square("<image>", 4), _IMAGE, cat())),
-    "qwen3_asr": (_qwen3_asr, Kind(_sound, token("<video>"), cat())),
+    "qwen3_asr": (_qwen3_asr, Kind(second, token("<video>"), cat())),
     "voxtral": (_voxtral, Kind(_voxtral_sound, token("<video>"), cat())),
     **INKLINGS,
     **MUSES,

@@ -22,6 +22,14 @@ _BEGIN, _END = token("[INST]"), token("[/INST]")
 _WHISPER: Final = {"num_mel_bins": 8, "max_source_positions": 16}
 
 
+def second(random: torch.Generator, size: int) -> Picture:
+    """A second of sound."""
+    features = torch.randn(1, 8, 100, generator=random)
+    mask = torch.ones(1, 100, dtype=torch.int64)
+    tensors = {"input_features": features, "input_features_mask": mask}
+    return Picture(tensors, [token("<video>")] * 13, modality="audio")
+
+
 def _qwen2_audio() -> Any:
     audio = {"encoder_layers": 2, "encoder_attention_heads": 4, "encoder_ffn_dim": 96, "d_model": 32}
     return transformers.Qwen2AudioConfig(

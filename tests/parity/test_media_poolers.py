@@ -6,13 +6,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import transformers
 
+from stentor.engine.loading.kind import kind_of
 from stentor.protocols.ipc.pooling import Pooling
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.tests.engine.local import LocalEngine, model_config
 from stentor.tests.parity.pictures import Kind, Picture, Prompt, prompt_of, reference_states
-from stentor.tests.parity.seeing import KINDS, MAKERS
-from stentor.tests.support.vision_models import FAMILIES
+from stentor.tests.parity.published_names import as_qwen3_asr
+from stentor.tests.parity.seeing import CONFIGS, KINDS, MAKERS
+from stentor.tests.support.vision_models import FAMILIES, randomised, token
+
+library: Any = transformers  # whose types know no labels
 
 CLOSE = 1e-4
 LAST = Pooling("embed", last=True)
@@ -124,3 +129,43 @@ def test_a_picture_that_comes_again_is_found_with_what_stands_before_it(model: P
     assert cached[0] == 0
     assert cached[1] == 12 + len(same.tokens) + 40 - 1
     assert cached[2] == starts[2], "what stands before the other picture"
+
+
+TIMES = 11
+"""Classes of a tiny aligner."""
+MARK = token("[INST]")
+
+
+def aligner(folder: Path, *, published: bool) -> Any:
+    """A tiny Qwen3-ForcedAligner, written as by transformers or as its makers do, and transformers' like."""
+    config = CONFIGS["qwen3_asr"]()
+    config.num_labels, config.timestamp_token_id = TIMES, MARK
+    theirs = randomised("qwen3_aligner", lambda: library.Qwen3ASRForTokenClassification(config))
+    theirs.save_pretrained(folder)
+    if published:
+        as_qwen3_asr(folder, TIMES)
+    return theirs
+
+
+@pytest.mark.parametrize("published", [False, True])
+def test_the_times_of_words_are_scored_as_by_transformers(published: bool, tmp_path: Path) -> None:
+    theirs, kind = aligner(tmp_path, published=published), KINDS["qwen3_asr"]
+    assert kind_of(tmp_path) == "embedding"
+    engine = LocalEngine(model_config(tmp_path, max_model_len=256, kv_cache_memory=8 << 20, is_pooling=True))
+    sounds = [kind.draw(torch.Generator().manual_seed(seed), 0) for seed in (1, 2)]
+    prompts = [
+        prompt_of(kind, sounds[0], [*text(3), MARK, MARK, *text(2, 70), MARK, MARK]),
+        prompt_of(kind, [50], sounds[1], [60, MARK]),
+    ]
+    wanted = Pooling("token_classify", activate=False)
+    rids = [engine.submit(each.tokens, NOTHING, media=each.media, pooling=wanted) for each in prompts]
+    engine.run(check=True)
+    for rid, prompt, count in zip(rids, prompts, (4, 1), strict=True):
+        pooled = engine.prompts[rid].pooled
+        assert pooled is not None
+        assert (pooled.rows, pooled.columns) == (count, TIMES)
+        with torch.inference_mode():
+            sound = kind.merge([each.tensors for each in prompt.pictures])
+            logits = theirs(input_ids=torch.tensor([prompt.tokens]), **sound).logits[0]
+        expected = logits[torch.tensor(prompt.tokens) == MARK]
+        close(np.frombuffer(pooled.data, "<f4").reshape(pooled.rows, pooled.columns), expected)

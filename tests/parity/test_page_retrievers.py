@@ -12,10 +12,14 @@ import torch
 import transformers as untyped_transformers
 from safetensors.torch import save_file
 
+from stentor.engine.loading.errors import CheckpointError
+from stentor.engine.loading.kind import kind_of
+from stentor.engine.loading.pooling_checkpoint import pooling_config
 from stentor.protocols.ipc.pooling import Pooling
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.tests.engine.local import LocalEngine, model_config
 from stentor.tests.parity.pictures import PICTURES, Kind, cat, prompt_of, qwen_picture, square
+from stentor.tests.parity.seeing import CONFIGS
 from stentor.tests.parity.test_media_poolers import close, text
 from stentor.tests.support.vision_models import PATCH, SIDE, SIZES, TEXT, VOCAB, token
 
@@ -86,6 +90,62 @@ class ColQwen3(torch.nn.Module):
         (folder / "config.json").write_text(json.dumps({**self.inner.config.to_dict(), **own}))
 
 
+class ColQwen35(ColQwen3):
+    """The same of a Qwen3.5, some of whose layers are recurrent; the others see both sides if ``both``."""
+
+    def __init__(self, inner: Any, *, both: bool) -> None:
+        super().__init__(inner, 24, 24)
+        self.contract = "bidirectional" if both else "causal"
+        if both:
+            see_both_ways(inner)
+
+    def save_pretrained(self, folder: Path) -> None:
+        layer = {f"custom_text_proj.{name}": tensor for name, tensor in self.layer.state_dict().items()}
+        save_file({**self.inner.state_dict(), **layer}, folder / "model.safetensors")
+        own = {"architectures": ["ColQwen3_5"], "dim": 24, "retrieval_attention_contract": self.contract}
+        (folder / "config.json").write_text(json.dumps({**self.inner.config.to_dict(), **own}))
+
+
+class NemotronColEmbed(torch.nn.Module):
+    """A Qwen3-VL that looks both ways; its vectors are normalised, without its last norm."""
+
+    def __init__(self, inner: Any) -> None:
+        super().__init__()
+        see_both_ways(inner)
+        self.inner = inner
+
+    def forward(self, **given: Any) -> Any:
+        kinds = (given["input_ids"] == token("<|image_pad|>")).long()
+        text = self.inner.language_model
+        norm, text.norm = text.norm, torch.nn.Identity()
+        vectors = self.inner(**given, mm_token_type_ids=kinds).last_hidden_state
+        text.norm = norm
+        return SimpleNamespace(embeddings=torch.nn.functional.normalize(vectors, dim=-1))
+
+    def save_pretrained(self, folder: Path) -> None:
+        tensors = {f"model.{name}": tensor.contiguous() for name, tensor in self.inner.state_dict().items()}
+        save_file(tensors, folder / "model.safetensors")
+        own = {"model_type": "qwen3_vl_nemotron_embed", "architectures": ["Qwen3VLNemotronEmbedModel"]}
+        (folder / "config.json").write_text(json.dumps({**self.inner.config.to_dict(), **own, "pooling": "colbert"}))
+
+
+def see_both_ways(model: Any) -> None:
+    """As their makers' code has it: of layers of attention alone."""
+    for config in (model.config, model.config.text_config):
+        config.is_causal = False
+    for module in model.language_model.modules():
+        if getattr(module, "is_causal", False):
+            module.is_causal = False
+
+
+def colqwen3_5(*, both: bool) -> ColQwen35:
+    return ColQwen35(transformers.Qwen3_5Model(CONFIGS["qwen3_5"]()), both=both)
+
+
+def nemotron_colembed() -> NemotronColEmbed:
+    return NemotronColEmbed(colqwen3().inner)
+
+
 def colqwen3(outputs: int = 24) -> ColQwen3:
     rope = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 3, 3], "mrope_interleaved": True}
     vision: dict[str, Any] = {
@@ -111,6 +171,9 @@ MODELS: Final[Mapping[str, tuple[Callable[[], Any], Kind]]] = {
     "colqwen2": (colqwen2, Kind(qwen_picture, token("<|image_pad|>"), cat())),
     "colqwen3": (colqwen3, Kind(qwen_picture, token("<|image_pad|>"), cat())),
     "ops_colqwen3": (lambda: colqwen3(64), Kind(qwen_picture, token("<|image_pad|>"), cat())),
+    "colqwen3_5": (lambda: colqwen3_5(both=False), Kind(qwen_picture, token("<|image_pad|>"), cat())),
+    "colqwen3_5_both": (lambda: colqwen3_5(both=True), Kind(qwen_picture, token("<|image_pad|>"), cat())),
+    "nemotron_colembed": (nemotron_colembed, Kind(qwen_picture, token("<|image_pad|>"), cat())),
     "colpali": (colpali, Kind(square("<image>", 16), token("<image>"), cat())),
     "colmodernvbert": (colmodernvbert, PICTURES["idefics3"]),
 }
@@ -148,3 +211,16 @@ def test_each_token_of_a_page_has_the_vector_of_transformers(name: str, tmp_path
         with torch.inference_mode():
             expected = theirs(input_ids=ids, attention_mask=torch.ones_like(ids), **given).embeddings[0]
         close(np.frombuffer(pooled.data, "<f4").reshape(pooled.rows, pooled.columns), expected)
+
+
+@pytest.mark.parametrize("said", [None, "sideways"])
+def test_a_colqwen3_5_whose_files_do_not_say_what_it_sees_is_refused(said: str | None, tmp_path: Path) -> None:
+    described = {
+        **CONFIGS["qwen3_5"]().to_dict(),
+        "architectures": ["ColQwen3_5"],
+        "retrieval_attention_contract": said,
+    }
+    (tmp_path / "config.json").write_text(json.dumps(described))
+    assert kind_of(tmp_path) == "embedding"
+    with pytest.raises(CheckpointError, match=f"contract is {said or 'missing'}, expected 'causal' or 'bidirectional'"):
+        pooling_config(tmp_path)

@@ -34,8 +34,9 @@ _TEKKEN_NAMES: Final = (
 _WORDS: Final = (b"la", b"lan", b"lang", b":e", b":en", b" a", b"xa", b"ax", b"xax", b" the")
 
 
-def qwen3_asr(folder: Path) -> None:
-    special = (*_CHATML_TOKENS, "<|audio_start|>", "<|audio_end|>", "<|audio_pad|>")
+def qwen3_asr(folder: Path, *more: str) -> None:
+    """``more``: further special tokens."""
+    special = (*_CHATML_TOKENS, "<|audio_start|>", "<|audio_end|>", "<|audio_pad|>", *more)
     named = {"audio_bos_token": special[4], "audio_eos_token": special[5], "audio_token": special[6]}
     template = CHATML.replace("AUDIO", "<|audio_start|><|audio_pad|><|audio_end|>")
     write_tokenizer(folder, special, template, named, plain=("<asr_text>",))

@@ -37,7 +37,7 @@ def _qwen2_audio(folder: Path) -> Any:
     )
 
 
-def _qwen3_asr(folder: Path) -> Any:
+def qwen3_asr_config(folder: Path) -> Any:
     audio = {"encoder_layers": 2, "encoder_attention_heads": 4, "encoder_ffn_dim": 96, "d_model": 64}
     text = _text(folder, head_dim=16, tie_word_embeddings=True)
     return transformers.Qwen3ASRConfig(
@@ -120,7 +120,7 @@ _MAKERS: Final[Mapping[str, tuple[Callable[[Path], None], Callable[[Path], Any]]
     "granite_speech_plus": (audio_models.granite_speech, _granite_speech_plus),
     "moss_transcribe_diarize": (audio_models.moss, _moss),
     "qwen2_audio": (audio_models.qwen2_audio, _qwen2_audio),
-    "qwen3_asr": (audio_models.qwen3_asr, _qwen3_asr),
+    "qwen3_asr": (audio_models.qwen3_asr, qwen3_asr_config),
     "voxtral": (audio_models.voxtral, _voxtral),
 }
 FAMILIES: Final = tuple(_MAKERS)

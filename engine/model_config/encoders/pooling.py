@@ -11,6 +11,7 @@ from typing import Final, Literal
 from stentor.protocols.ipc.pooling import Pooling, PoolingTask
 
 from ..config_fields import ConfigError, Fields
+from ..hf import qwen3_asr
 from ..spec.encoder import EncoderConfig
 from ..spec.model import Backbone, ModelSpec, dense_mlp
 from .sentence import Dense, DenseActivation, LayerNormed, PoolingMode, SentenceModules, SpladeForm
@@ -29,6 +30,8 @@ JINA_LIST: Final = "JinaForRanking"
 """jina-reranker-v3: Qwen3 that reads a query and all documents in one prompt."""
 VOYAGE: Final = "VoyageQwen3BidirectionalEmbedModel"
 NEMOTRON_RERANKER: Final = "LlamaBidirectionalForSequenceClassification"
+NEMOTRON_VL: Final = "LlamaNemotronVLModel"
+NEMOTRON_VL_RERANKER: Final = "LlamaNemotronVLForSequenceClassification"
 _STATED: Final[Mapping[str, PoolingMode]] = {"avg": "mean", "cls": "cls", "last": "lasttoken"}
 """Poolings by NVIDIA's names."""
 _EUROBERT: Final[Mapping[str, PoolingMode]] = {"late": "mean", "mean": "mean", "bos": "cls"}
@@ -62,7 +65,10 @@ class ScoreHead:
     late: bool = False
     """Whether tokens are scored one by one, and their scores pooled (EuroBERT)."""
     scored_token: int | None = None
-    """The token of a text that is scored, which every text must have; None: any text has a score."""
+    """The token of a text that is scored, which every text must have, or where tokens are scored, those with scores;
+    None: any text has a score, or each token."""
+    class_ms: float = 0.0
+    """Milliseconds between the times that the classes are (Qwen3-ForcedAligner); 0: they are none."""
 
 
 @dataclass(frozen=True)
@@ -118,6 +124,8 @@ class TokenVectors:
     """Whether the first token has no vector (BGE-M3)."""
     stored: int = 0
     """Outputs of the stored layer, of which the first are used (Ops-ColQwen3); 0: all are."""
+    layer: bool = True
+    """Whether there is a layer; otherwise hidden states are only normalised (NVIDIA's ColEmbed)."""
 
 
 @dataclass(frozen=True)
@@ -219,8 +227,12 @@ def _reward_head(pooling: PoolingMode | None, labels: tuple[str, ...], activate:
 
 
 def _sequence_head(config: Mapping[str, object], backbone: EncoderConfig | ModelSpec) -> ScoreHead:
+    if backbone.architecture == NEMOTRON_VL_RERANKER:  # the text part may say what the whole leaves out
+        inside = Fields(config).table("llm_config") or {}
+        kept = ("temperature", *(() if {"id2label", "num_labels"} & config.keys() else ("id2label", "num_labels")))
+        config = {**{name: inside[name] for name in kept if name in inside}, **config}
     labels, activate = _labels(config), _activation(config)
-    if backbone.architecture == NEMOTRON_RERANKER:
+    if backbone.architecture in (NEMOTRON_RERANKER, NEMOTRON_VL_RERANKER):
         scale = 1 / Fields(config).positive("temperature", 1.0)
         return ScoreHead(stated_pooling(config), "score", labels, activate, out_bias=False, scale=scale)
     if backbone.architecture.startswith("EuroBert"):
@@ -255,6 +267,12 @@ def _transformers_head(config: Mapping[str, object], backbone: TransformersEncod
 
 def _token_head(config: Mapping[str, object], backbone: EncoderConfig | ModelSpec) -> ScoreHead:
     labels = _labels(config)
+    if backbone.architecture == qwen3_asr.ALIGNER:
+        fields = Fields(config)
+        out = "lm_head" if fields.has(qwen3_asr.PUBLISHED_HEAD) else "score"
+        bias, mark = fields.flag("token_classification_bias"), fields.integer("timestamp_token_id", 151_705)
+        step = fields.positive("timestamp_segment_time", 80.0)
+        return ScoreHead(None, out, labels, "softmax", out_bias=bias, scored_token=mark, class_ms=step)
     if isinstance(backbone, ModelSpec):
         name = "classifier" if backbone.architecture.removesuffix(_EACH_TOKEN) in _CLASSIFIERS else "score"
         return ScoreHead(None, name, labels, "softmax")
@@ -301,8 +319,11 @@ def _eurobert_head(config: Mapping[str, object], labels: tuple[str, ...], activa
 
 
 def stated_pooling(config: Mapping[str, object]) -> PoolingMode:
-    """The pooling that NVIDIA's config.json states. Raises :class:`ConfigError`."""
-    return Fields(config).one_of("pooling", _STATED)
+    """The pooling that NVIDIA's config.json states, of a model of pictures also for its text part, or else the mean.
+    Raises :class:`ConfigError`."""
+    fields = Fields(config)
+    inside = fields.table("llm_config")
+    return fields.one_of("pooling", _STATED, None if inside is None else Fields(inside).text("pooling", "avg"))
 
 
 def projection_of(config: Mapping[str, object], backbone: Backbone) -> TokenProjection | None:
@@ -436,7 +457,7 @@ def native_dimensions(backbone: Backbone, modules: SentenceModules, projection: 
 
 def matryoshka_of(config: Mapping[str, object]) -> bool | tuple[int, ...]:
     """The shortening of vectors in a config.json, in vLLM's fields."""
-    given = config.get("matryoshka_dimensions")
+    given = config.get("matryoshka_dimensions", config.get("head_dims"))  # the latter of ColQwen3.5
     if isinstance(given, Sequence) and not isinstance(given, str) and given:
         sizes = [each for each in given if isinstance(each, int) and not isinstance(each, bool) and each > 0]
         if len(sizes) != len(given):

@@ -1,19 +1,31 @@
-"""Late-interaction retrievers over pictures of pages: a vision model with a layer on each token (ColPali,
-arXiv:2407.01449). Torch-free."""
+"""Embedders, rerankers and late-interaction retrievers (ColPali, arXiv:2407.01449) of pictures: a vision model that is
+described within theirs, or under another model type. Torch-free."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeGuard
 
 from ..config_fields import ConfigError, Fields
+from ..hf.common import expect
 from ..hf.config import BY_TYPE
 from ..hf.media_families import MediaFamily
-from ..hf.text_part import COLQWEN3, described_part, text_reader
+from ..hf.text_part import (
+    COLQWEN3,
+    COLQWEN3_5,
+    NEMOTRON_COLEMBED,
+    NEMOTRON_EMBED,
+    described_part,
+    text_reader,
+)
 from ..spec.encoder import EncoderConfig
 from ..spec.model import ModelSpec, checked, with_mixers
 from .hf import encoder_config_from_hf
 from .pooling import TokenVectors
 
+COLQWEN3_5_NAME: Final = "ColQwen3_5"
+"""Its architecture."""
+_CONTRACT: Final = "retrieval_attention_contract"
+_DIMENSIONS: Final = ("embed_dim", "dims", "dim", "projection_dim", "colbert_dim")
 Read = Callable[[Mapping[str, object]], EncoderConfig | ModelSpec]
 
 
@@ -29,8 +41,10 @@ def _decoder(family: MediaFamily, *, bidirectional: bool, turned: bool = False) 
 
     def read(inner: Mapping[str, object]) -> ModelSpec:
         spec = checked(text_reader(family, BY_TYPE)(Fields(_causal(inner)), family.model_type))
+        if turned:
+            return replace(spec, tie_embeddings=True, bidirectional=bidirectional)
         rope = spec.layers[0].attention.rope
-        if rope is not None and rope.axes and not turned:  # transformers gives pictures text positions here
+        if rope is not None and rope.axes:  # transformers gives pictures text positions here
             spec = with_mixers(spec, rope=replace(rope, axes=()))
         return replace(spec, tie_embeddings=True, bidirectional=bidirectional)
 
@@ -44,6 +58,30 @@ def _modernbert(inner: Mapping[str, object]) -> EncoderConfig:
     return replace(encoder_config_from_hf(text.values), text_part=True, embeds_media=True)
 
 
+def _pages_qwen3_5(inner: Mapping[str, object]) -> ModelSpec:
+    """ColQwen3.5, whose files say whether its layers of attention see both sides; its recurrent layers do not."""
+    told = {Fields(part).text(_CONTRACT) for part in (inner, inner.get("text_config")) if _states(part)}
+    if told not in ({"causal"}, {"bidirectional"}):
+        said = " and ".join(sorted(told))[:60] or "missing"
+        raise ConfigError(f"{_CONTRACT} is {said}, expected 'causal' or 'bidirectional', alike wherever it is said")
+    both = told == {"bidirectional"}
+    spec = _decoder(MediaFamily("qwen3_5", "qwen3_5_text"), bidirectional=both, turned=True)(inner)
+    assert isinstance(spec, ModelSpec)
+    return spec if both else replace(with_mixers(spec, causal=True), by_text=True)
+
+
+def _states(part: object) -> TypeGuard[Mapping[str, object]]:
+    return isinstance(part, Mapping) and part.get(_CONTRACT) is not None
+
+
+def _pages_nemotron(inner: Mapping[str, object]) -> ModelSpec:
+    """NVIDIA's retriever: a Qwen3-VL that looks both ways, of whose last layer the output is not normed."""
+    expect(Fields(inner), {"pooling": "colbert"})
+    spec = _decoder(MediaFamily("qwen3_vl", "qwen3_vl_text"), bidirectional=True, turned=True)(inner)
+    assert isinstance(spec, ModelSpec)
+    return replace(spec, final_norm="", unused=(*spec.unused, f"{spec.final_norm}.weight"))
+
+
 RETRIEVERS: Final[Mapping[str, Retriever]] = {
     "colpali": Retriever("paligemma", _decoder(MediaFamily("paligemma", "gemma"), bidirectional=True)),
     "colqwen2": Retriever("qwen2_vl", _decoder(MediaFamily("qwen2_vl", "qwen2_vl_text"), bidirectional=False)),
@@ -52,17 +90,30 @@ RETRIEVERS: Final[Mapping[str, Retriever]] = {
         Retriever("qwen3_vl", _decoder(MediaFamily("qwen3_vl", "qwen3_vl_text"), bidirectional=False, turned=True)),
     ),
     "colmodernvbert": Retriever("modernvbert", _modernbert),
+    COLQWEN3_5: Retriever("qwen3_5", _pages_qwen3_5),
+    NEMOTRON_COLEMBED: Retriever("qwen3_vl", _pages_nemotron),
+    **{
+        kind: Retriever(kind, _decoder(MediaFamily(kind, "llama", own_text=True), bidirectional=True))
+        for kind in NEMOTRON_EMBED
+    },
 }
 """By model type."""
 
 
-def retriever_from_hf(config: Mapping[str, object]) -> tuple[EncoderConfig | ModelSpec, TokenVectors] | None:
-    """The text model of a retriever, and its token layer; None for another model.
+def retriever_kind(config: Mapping[str, object]) -> str:
+    """The model type of a retriever, by its architecture where its files name its model's; that of the file for other
+    models."""
+    fields = Fields(config)
+    return COLQWEN3_5 if COLQWEN3_5_NAME in (fields.texts("architectures") or ()) else fields.text("model_type", "")
+
+
+def retriever_from_hf(config: Mapping[str, object]) -> tuple[EncoderConfig | ModelSpec, TokenVectors | None] | None:
+    """The text model of a retriever, and its token layer if it has one; None for another model.
 
     Raises :class:`..config_fields.ConfigError`.
     """
     fields = Fields(config)
-    kind = fields.text("model_type", "")
+    kind = retriever_kind(config)
     if kind not in RETRIEVERS:
         return None
     inner = described_part(config)
@@ -77,8 +128,24 @@ def retriever_from_hf(config: Mapping[str, object]) -> tuple[EncoderConfig | Mod
         case "ops_colqwen3":
             outputs = fields.integer("dims", most=spec.hidden_size)
             return spec, TokenVectors(outputs, bias=True, stored=spec.hidden_size)
+        case "colqwen3_5":
+            return spec, TokenVectors(_outputs(fields), bias=True)
+        case "qwen3_vl_nemotron_embed":
+            return spec, TokenVectors(spec.hidden_size, bias=False, layer=False)
+        case _ if kind in NEMOTRON_EMBED:
+            return spec, None
         case _:
             return spec, TokenVectors(fields.integer("embedding_dim", 128), bias=True)
+
+
+def _outputs(fields: Fields) -> int:
+    """The length of ColQwen3.5's vectors, under any of the names that files have for it."""
+    if fields.has("head_dims"):
+        if not fields.flag("mrl_prefix"):
+            raise ConfigError("mrl_prefix is false beside head_dims, expected one layer whose first outputs are used")
+        return int(max(fields.numbers("head_dims")))
+    name = next((name for name in _DIMENSIONS if fields.has(name)), _DIMENSIONS[0])
+    return fields.integer(name, 128)
 
 
 def _causal(described: Mapping[str, object]) -> Mapping[str, object]:

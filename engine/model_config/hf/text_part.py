@@ -35,6 +35,12 @@ Reader = Callable[[Fields, str], ModelSpec]
 
 COLQWEN3: Final = ("colqwen3", "ops_colqwen3")
 """Model types of retrievers that are described as the Qwen3-VL within them."""
+NEMOTRON_COLEMBED: Final = "qwen3_vl_nemotron_embed"
+"""That of NVIDIA's retrievers, likewise."""
+COLQWEN3_5: Final = "colqwen3_5"
+"""That of ColQwen3.5, whose files may also name its Qwen3.5's."""
+NEMOTRON_EMBED: Final = ("llama_nemotron_vl", "llama_nemotron_vl_rerank")
+"""Model types of NVIDIA's embedders and rerankers of pictures."""
 _COLQWEN3_TOKENS: Final = {
     "image_token_id": 151_655,
     "video_token_id": 151_656,
@@ -439,7 +445,9 @@ def described_part(config: Mapping[str, object]) -> Mapping[str, object]:
     type of their architecture, whatever the file says."""
     inner = config.get("vlm_config")
     described = inner if isinstance(inner, Mapping) else config
-    if described.get("model_type") in COLQWEN3:
+    if described.get("model_type") == COLQWEN3_5:
+        return {**described, "model_type": "qwen3_5"}
+    if described.get("model_type") in (*COLQWEN3, NEMOTRON_COLEMBED):
         shared = {name: value for name, value in described.items() if name != "architectures"}
         return {**_COLQWEN3_TOKENS, **shared, "model_type": "qwen3_vl"}
     named = described.get("architectures")

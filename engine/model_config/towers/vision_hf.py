@@ -58,7 +58,7 @@ from .vision_siglip import (
 )
 from .vision_siglip2 import isaac, phi4_siglip
 from .vision_spec import AxialRope, ProjectorNorm, ProjectorProduct, ProjectorSpec, VisionSpec
-from .vision_tiled import deepseek_vl2, eagle, llama4, llama_nemotron_vl, molmo, nemotron_h_vl
+from .vision_tiled import deepseek_vl2, eagle, llama4, llama_nemotron_vl, molmo, nemotron_embed, nemotron_h_vl
 
 
 def vision_spec_from_hf(config: Mapping[str, object], hidden: int) -> VisionSpec:
@@ -185,6 +185,7 @@ _READERS: Final[Mapping[str, Callable[[VisionFields], VisionSpec]]] = {
     "clip": clip,
     "siglip": siglip,
     "Llama_Nemotron_Nano_VL": llama_nemotron_vl,
+    **dict.fromkeys(("llama_nemotron_vl", "llama_nemotron_vl_rerank"), nemotron_embed),
     "NemotronH_Nano_VL_V2": nemotron_h_vl,
 }
 """By the model type of the whole model."""

@@ -51,6 +51,13 @@ def eagle(model: VisionFields) -> VisionSpec:
     return spec if layer == -1 else up_to(spec, layer)
 
 
+def nemotron_embed(model: VisionFields) -> VisionSpec:
+    """NVIDIA's embedders and rerankers of pictures: as Eagle, behind the last layer and its norm."""
+    whole = Fields({"select_layer": -1, **model.whole.values})
+    expect(whole, {"pre_feature_reduction": False, "keep_aspect_ratio": False, "ps_version": "v2"})
+    return eagle(replace(model, whole=whole))
+
+
 def llama4(model: VisionFields) -> VisionSpec:
     """Llama 4: learned positions and rotation, by columns first."""
     vision = model.vision

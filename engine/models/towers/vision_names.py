@@ -22,7 +22,10 @@ _IN_PROJ: Final = re.compile(r"(.+)\.in_proj_(weight|bias)")
 _BARE: Final = ("weight", "bias")
 """Endings that are not a parameter's own name."""
 _RENAMED: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
-    "siglip": ((r"\Amodel\.image_newline\Z", "image_newline"),),
+    "siglip": (
+        (r"\Amodel\.image_newline\Z", "image_newline"),
+        (r"\Amodel\.mlp1\.", "mlp1."),
+    ),
     "cosmos3_edge": (
         (r"\.mlp\.up_proj\.", ".mlp.fc1."),
         (r"\.mlp\.down_proj\.", ".mlp.fc2."),

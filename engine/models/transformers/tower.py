@@ -62,7 +62,11 @@ _RENAMED: Final[Mapping[str, Mapping[str, str]]] = {
         **{"image_embed.img_projection.2.": "image_embed.img_projection_down."},
         **{"image_embed.glb_GN": "image_embed.global_img_feature_extensor"},
         **{"image_embed.sub_GN": "image_embed.sub_img_feature_extensor"},
-    }
+    },
+    "qwen3_asr": {
+        **{f"thinker.audio_tower.proj{part}.": f"model.multi_modal_projector.linear_{part}." for part in (1, 2)},
+        "thinker.audio_tower.": "model.audio_tower.",
+    },
 }
 """Parts of published names that transformers' classes call otherwise, by model type."""
 _OF_TEXTS: Final = ("text_model", "text_projection")

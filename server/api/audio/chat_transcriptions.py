@@ -21,7 +21,7 @@ from ...overload.request_context import RequestContext
 from .streamed_transcript_encoder import PieceStream, whole_diarized, whole_json, whole_text
 from .streamed_transcriptions import check_untimed, refuse_translation
 from .transcript_events import TranscriptEvents
-from .transcription_encoder import JSON, TEXT
+from .transcription_encoder import JSON, TEXT, TranscriptShape, transcript
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,8 @@ class ResolvedChat:
 
 def resolve_chat(form: TranslationForm, model: ChatTranscriber, chunking: Chunking | None = None) -> ResolvedChat:
     """Raises BadRequest for features that the model lacks."""
-    if not (model.asking.diarizes and form.response_format == "diarized_json"):
+    timed = _is_timed(form, model)
+    if not timed and not (model.asking.diarizes and form.response_format == "diarized_json"):
         check_untimed(form, model.served_names[0])
     sampling = SamplingFields(
         temperature=form.temperature,
@@ -67,8 +68,17 @@ def resolve_chat(form: TranslationForm, model: ChatTranscriber, chunking: Chunki
         logprobs=form.wants_logprobs,
         chunking=chunking,
         adapter=adapter,
+        timed=timed,
     )
+    if timed and model.aligner is not None:
+        model.aligner.check(wish.language, "language")
     return ResolvedChat(form, model, wish)
+
+
+def _is_timed(form: TranslationForm, model: ChatTranscriber) -> bool:
+    """Whether the answer has times from an aligner, which no stream has."""
+    heard = isinstance(form, TranscriptionForm) and not form.stream and not model.asking.diarizes
+    return heard and model.aligner is not None and form.response_format in ("verbose_json", "srt", "vtt")
 
 
 def _language(form: TranscriptionForm, model: ChatTranscriber) -> str | None:
@@ -103,6 +113,15 @@ async def answer_chat(
     if form.response_format == "text":
         return Response(whole_text(found), media_type=TEXT)
     seconds = len(sound.pcm) / BYTES_A_SECOND
+    if wish.timed and isinstance(form, TranscriptionForm):
+        shape = TranscriptShape(
+            form.response_format, seconds, None, segments=form.wants_segments, words=form.wants_words
+        )
+        segments = [segment for piece in found for segment in piece.segments]
+        for number, segment in enumerate(segments):
+            segment.id = number
+        written, media_type = transcript(shape, segments, transcription.language or "unknown")
+        return Response(written, media_type=media_type)
     if form.response_format == "diarized_json":
         return Response(whole_diarized(found, seconds), media_type=JSON)
     return Response(whole_json(found, seconds, logprobs=wish.logprobs), media_type=JSON)

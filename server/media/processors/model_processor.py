@@ -21,8 +21,8 @@ from .processor_classes import ALIKE, ProcessorError, class_name
 from .processor_options import LOW_DETAIL_PIXELS, NO_OPTIONS, UNKNOWN_OPTION, with_defaults
 from .videos_of_models import VIDEOS
 
-_COLQWEN3_TOKENS: Final = 1280
-"""Most tokens of a picture of ColQwen3, whatever its files say, as in its makers' code."""
+_PAGE_TOKENS: Final[Mapping[str, int]] = {"ColQwen3Processor": 1280, "ColQwen3_5Processor": 1792}
+"""Most tokens of a picture of retrievers, whatever their files say, as in their makers' code."""
 _COUNTED: Final = frozenset({"rows", "cols", "num_crops", "num_patches", "num_tiles"})
 """Outputs of processors that are not tensors for the model: numbers for the text."""
 _BY_COMPANY: Final = frozenset({"LlavaOnevisionProcessor"})
@@ -58,9 +58,9 @@ class ModelProcessor:
         named = class_name(files)
         self._name = ALIKE.get(named, named)
         self._processor = load(files, self._name)
-        if named == "ColQwen3Processor":
+        if named in _PAGE_TOKENS:
             images = self._processor.image_processor
-            images.size["longest_edge"] = _COLQWEN3_TOKENS * (images.patch_size * images.merge_size) ** 2
+            images.size["longest_edge"] = _PAGE_TOKENS[named] * (images.patch_size * images.merge_size) ** 2
         self._around_sounds = source.around_sounds if isinstance(source, GivenFiles) else ("", "")
         self.written: dict[Modality, str] = {}
         self.missing: dict[Modality, str] = {}

@@ -6,7 +6,7 @@ from typing import Any, Final
 import transformers as untyped_transformers
 
 from stentor.engine.model_config.hf import nemotron_omni
-from stentor.engine.model_config.hf.text_part import described_part
+from stentor.engine.model_config.hf.text_part import NEMOTRON_EMBED, described_part
 
 from .audio import (
     AudioFlamingo3Processor,
@@ -67,6 +67,7 @@ from .published import (
     InternVLChatProcessor,
     IsaacProcessor,
     MuseProcessor,
+    NemotronEmbedProcessor,
     NemotronOmniProcessor,
     NemotronVLProcessor,
     NVLMProcessor,
@@ -116,6 +117,7 @@ OWN: Final[Mapping[str, Any]] = {
     **dict.fromkeys(("MuseGlimmerProcessor", "MuseSparkProcessor"), MuseProcessor),
     "MusicFlamingoProcessor": MusicFlamingoProcessor,
     "NemotronVLProcessor": NemotronVLProcessor,
+    "NemotronEmbedProcessor": NemotronEmbedProcessor,
     "NVLMProcessor": NVLMProcessor,
     "OpenCUAProcessor": OpenCUAProcessor,
     "Ovis2_5Processor": Ovis25Processor,
@@ -179,6 +181,7 @@ _UNNAMED: Final[Mapping[str, str]] = {
     "minicpmv": "MiniCPMVProcessor",
     "Llama_Nemotron_Nano_VL": "NemotronVLProcessor",
     "NemotronH_Nano_VL_V2": "NemotronVLProcessor",
+    **dict.fromkeys(NEMOTRON_EMBED, "NemotronEmbedProcessor"),
     **dict.fromkeys(nemotron_omni.PUBLISHED, f"{nemotron_omni.CLASS}Processor"),
     "molmo": "MolmoProcessor",
     "NVLM_D": "NVLMProcessor",
@@ -193,7 +196,10 @@ _UNNAMED: Final[Mapping[str, str]] = {
     "ultravox": "UltravoxProcessor",
 }
 """Processors by model type, if transformers has none and published files name none, or one of their own code."""
-ALIKE: Final[Mapping[str, str]] = dict.fromkeys(("ColQwen3Processor", "OpsColQwen3Processor"), "Qwen3VLProcessor")
+ALIKE: Final[Mapping[str, str]] = dict.fromkeys(
+    ("ColQwen3Processor", "ColQwen3_5Processor", "OpsColQwen3Processor", "Qwen3VLNemotronEmbedProcessor"),
+    "Qwen3VLProcessor",
+)
 """Processors whose code comes with files, by those that process pictures alike."""
 
 

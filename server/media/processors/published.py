@@ -137,6 +137,34 @@ class NemotronVLProcessor(OwnProcessor):
         return f"<img>{self.embedded * count}</img>"
 
 
+class NemotronEmbedProcessor(NemotronVLProcessor):
+    """Of NVIDIA's embedders and rerankers: tiles as Eagle has them, whose number processor_config.json bounds."""
+
+    embedded = "<IMG_CONTEXT>"
+
+    @classmethod
+    def of(cls, folder: Path) -> "NemotronEmbedProcessor":
+        """From the files of a model."""
+        files = ModelFiles(folder)
+        whole, own = Fields(files.read("config.json")), Fields(files.read("processor_config.json"))
+        vision = Fields(whole.table("vision_config") or {})
+        side = side_of(whole, "force_image_size", side_of(vision, "image_size", 512))
+        least = own.integer("min_input_tiles", whole.integer("min_dynamic_patch", 1))
+        most = own.integer("max_input_tiles", whole.integer("max_dynamic_patch", 6))
+        if not own.flag("dynamic_image_size", whole.flag("dynamic_image_size", True)):
+            least = most = 1
+        made = cls(
+            EagleImages(
+                size={"height": side, "width": side},
+                min_dynamic_tiles=least,
+                max_dynamic_tiles=max(least, most),
+                use_thumbnail=own.flag("use_thumbnail", True),
+            )
+        )
+        made._tokens = int(side // side_of(vision, "patch_size", 16) * whole.positive("downsample_ratio", 0.5)) ** 2
+        return made
+
+
 class InternVLChatProcessor(NemotronVLProcessor):
     """Of InternVL as first published, and of Qianfan-OCR."""
 

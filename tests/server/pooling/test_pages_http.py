@@ -4,7 +4,7 @@ import asyncio
 import base64
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -20,6 +20,30 @@ from stentor.tests.support.vision_models import PATCH, SIDE
 transformers: Any = untyped_transformers
 
 QUERY = "where is it?"
+
+
+class Words(NamedTuple):
+    """Of a retriever: its processor, and the texts behind a picture, around a query and around a text, with places of
+    these and of padding."""
+
+    processor: str
+    page: str
+    query: str = "{0}"
+    document: str = "{0}"
+
+
+_DESCRIBE, _ANSWER = "Describe the image.<|im_end|>", "<|im_end|>\n<|im_start|>assistant\n"
+WORDS = {
+    "colqwen3": Words("ColQwen3Processor", f"{_DESCRIBE}<|endoftext|>", "{0}{1}", "{0}{1}"),
+    "ops_colqwen3": Words("OpsColQwen3Processor", f"{_DESCRIBE}<|im_start|>assistant\n<|endoftext|>"),
+    "colqwen3_5": Words("ColQwen3_5Processor", f"{_DESCRIBE}<|endoftext|>", "{0}{1}"),
+    "nemotron_colembed": Words(
+        "Qwen3VLNemotronEmbedProcessor",
+        f"passage: {_ANSWER}",
+        f"<|im_start|>user\nQuery: query: {{0}}{_ANSWER}",
+        f"<|im_start|>user\npassage: {{0}}{_ANSWER}",
+    ),
+}
 SIZES = ((40, 30), (30, 40))
 
 
@@ -56,7 +80,7 @@ def written(name: str, folder: Path) -> tuple[Any, Any]:
 
 
 @pytest.mark.proof(each="name")
-@pytest.mark.parametrize("name", [name for name in MODELS if "qwen3" not in name])
+@pytest.mark.parametrize("name", [name for name in MODELS if "qwen3" not in name and "nemotron" not in name])
 def test_pages_are_scored_as_transformers_scores_them(name: str, tmp_path: Path) -> None:
     theirs, processor = written(name, tmp_path)
     with torch.inference_mode():
@@ -85,9 +109,9 @@ def test_pages_are_scored_as_transformers_scores_them(name: str, tmp_path: Path)
 
 
 @pytest.mark.proof(each="name")
-@pytest.mark.parametrize(("name", "alike"), [("colqwen3", True), ("ops_colqwen3", False)])
-def test_pages_are_scored_in_the_words_of_colqwen3(name: str, alike: bool, tmp_path: Path) -> None:
-    """Its makers' processors come with the files; texts are put around pictures by hand here, as they do it."""
+@pytest.mark.parametrize("name", WORDS)
+def test_pages_are_scored_in_the_words_of_their_makers(name: str, tmp_path: Path) -> None:
+    """Their processors come with the files; texts are put around pictures by hand here, as they do it."""
     make, _ = MODELS[name]
     torch.manual_seed(5)
     theirs = make().eval()
@@ -97,11 +121,10 @@ def test_pages_are_scored_in_the_words_of_colqwen3(name: str, alike: bool, tmp_p
     theirs.save_pretrained(tmp_path)
     size = {"shortest_edge": 256, "longest_edge": 1 << 20}
     images = transformers.Qwen2VLImageProcessorPil(patch_size=PATCH, temporal_patch_size=2, merge_size=2, size=size)
-    named = "ColQwen3Processor" if alike else "OpsColQwen3Processor"
-    vision_models.write_processor(tmp_path, named, images, "{{ messages }}")
+    words = WORDS[name]
+    vision_models.write_processor(tmp_path, words.processor, images, "{{ messages }}")
     tokenizer = transformers.AutoTokenizer.from_pretrained(str(tmp_path))
-    end = "<|im_end|><|endoftext|>" if alike else "<|im_end|><|im_start|>assistant\n<|endoftext|>"
-    fill = 10 * tokenizer.pad_token if alike else ""
+    fill = 10 * tokenizer.pad_token
 
     @torch.inference_mode()
     def vectors(text: str, **pixels: Any) -> torch.Tensor:
@@ -111,9 +134,9 @@ def test_pages_are_scored_in_the_words_of_colqwen3(name: str, alike: bool, tmp_p
 
     pixels = images(picture(*SIZES[0]), return_tensors="pt")
     count = int(pixels["image_grid_thw"].prod()) // 4
-    page = f"<|im_start|>user\n<|vision_start|>{count * '<|image_pad|>'}<|vision_end|>Describe the image.{end}"
-    query = vectors(f"{QUERY}{fill}")
-    documents = [vectors(page, **pixels), vectors(f"it is here{fill}")]
+    page = f"<|im_start|>user\n<|vision_start|>{count * '<|image_pad|>'}<|vision_end|>{words.page}"
+    query = vectors(words.query.format(QUERY, fill))
+    documents = [vectors(page, **pixels), vectors(words.document.format("it is here", fill))]
     expected = [float((query @ each.T).amax(1).sum()) for each in documents]
     served = Served(tmp_path, max_model_len=None)
     url = "data:image/png;base64," + base64.b64encode(png(*SIZES[0])).decode()

@@ -1,12 +1,14 @@
 """Texts become the tokens that the tokenizers library itself would make of them, cut as it cuts them."""
 
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from stentor.engine.model_config.encoders.sentence import SentenceModules
+from stentor.engine.model_config.spec.encoder import EncoderConfig
 from stentor.protocols.common.errors import BadRequest
 from stentor.protocols.pooling.common import PoolingFields
 from stentor.server.pooling.pairs import PairRules, cut_longest, read_pairs
@@ -179,3 +181,13 @@ async def test_a_template_with_queries_and_documents_writes_pairs() -> None:
     assert [WORDS[token] for token in pair.ids] == ["q", "a", "d", "b"]
     with pytest.raises(BadRequest, match="together with the query"):
         await read_pairs(model, ["a"], ["b " * 30], rules, ("query", "documents"))
+
+
+def test_padding_to_the_longest_is_for_models_that_always_pad() -> None:
+    padded = PoolingFields(padding="max_length")
+    backbone = config().backbone
+    assert isinstance(backbone, EncoderConfig)
+    filled = config(backbone=replace(backbone, filled=True))
+    assert LengthLimit.of(model_of(FakePooler(), filled), padded).most == LENGTH
+    with pytest.raises(BadRequest, match="`padding: max_length`, of a model whose texts were not padded in training"):
+        LengthLimit.of(model_of(FakePooler(), config()), padded)
