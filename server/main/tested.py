@@ -397,6 +397,7 @@ MEDIA: Final[Mapping[str, tuple[str, ...]]] = {
     "GlmAsrForConditionalGeneration": ("glm_asr",),
     "Glm5NextForConditionalGeneration": ("glm5_next",),
     "GlmOcrForConditionalGeneration": ("glm_ocr",),
+    "GLM4VForCausalLM": ("chatglm_4v", "chatglm_4v_base"),
     "GotOcr2ForConditionalGeneration": ("got_ocr2",),
     "Granite4VisionForConditionalGeneration": ("granite4_vision",),
     "GraniteDoclingForConditionalGeneration": ("granite_docling", "granite_docling_fine"),

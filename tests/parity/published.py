@@ -16,6 +16,7 @@ from stentor.tests.parity import hub
 from stentor.tests.parity.composed import Composed, Published
 from stentor.tests.parity.kimi3_tower import KIMI3
 from stentor.tests.parity.pictures import PICTURES, Kind, Picture, cat, qwen_picture
+from stentor.tests.parity.published_chatglm import CHATGLMS
 from stentor.tests.parity.published_grids import IN_GRIDS
 from stentor.tests.parity.published_ling import LINGS
 from stentor.tests.parity.published_molmo import POOLED
@@ -401,6 +402,7 @@ _OF_MISTRAL: Final[Mapping[str, str]] = {
     },
 }
 PUBLISHED: Final[Mapping[str, Published]] = {
+    **CHATGLMS,
     **HEARING,
     **IN_GRIDS,
     **IN_SLICES,

@@ -29,6 +29,10 @@ _PREFIXES: Final = (
     ("model.transformer.wte.", "model.embed_tokens."),
     ("model.vision_embed_tokens.wte.", "model.embed_tokens."),
     *(
+        (f"transformer.{part}", f"transformer.{part}")
+        for part in ("embedding.", "encoder.", "output_layer.", "rotary_pos_emb.")
+    ),
+    *(
         (f"model.{part}.", f"model.{part}.")
         for part in ("layers", "embed_tokens", "word_embeddings", "norm", "rotary_emb", "hc_head", "hc_pre")
     ),

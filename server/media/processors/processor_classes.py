@@ -62,6 +62,7 @@ from .pictures import (
 )
 from .processor_name import processor_name
 from .published import (
+    ChatGLM4VProcessor,
     EagleProcessor,
     H2OVLProcessor,
     InternVLChatProcessor,
@@ -84,6 +85,7 @@ OWN: Final[Mapping[str, Any]] = {
     "Apertus1p5Processor": ApertusProcessor,
     "AudioFlamingo3Processor": AudioFlamingo3Processor,
     "Blip2Processor": Blip2Processor,
+    "ChatGLM4VProcessor": ChatGLM4VProcessor,
     "CLIPProcessor": LonePictures,
     "ColModernVBertProcessor": ColModernVBertProcessor,
     "Cosmos3EdgeProcessor": Cosmos3EdgeProcessor,
@@ -164,6 +166,7 @@ another."""
 _UNNAMED: Final[Mapping[str, str]] = {
     "bailing_moe_v3_vl": "Ling3VLProcessor",
     **dict.fromkeys(("bee", "r_4b"), "NormedOnevisionProcessor"),
+    "chatglm_4v": "ChatGLM4VProcessor",
     "deepseek_vl_v2": "DeepseekVLV2Processor",
     "dots_ocr": "DotsVLProcessor",
     "eagle_2_5_vl": "Eagle2_5_VLProcessor",

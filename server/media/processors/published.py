@@ -246,6 +246,35 @@ class Phi4SiglipProcessor(OwnProcessor):
         return "<|dummy_0|>" * int(image_inputs["spatial_shapes"][image_idx].prod())
 
 
+class ChatGLM4VProcessor(OwnProcessor):
+    """Of GLM-4V 9B: a picture is one square, a token for each four of its patches between two marks."""
+
+    _around = "<|begin_of_image|>", "<|end_of_image|>"
+    _embedded = "<|endoftext|>"
+    image_token = _embedded.join(_around)
+
+    def __init__(self, image_processor: Any = None) -> None:
+        super().__init__(image_processor)
+        self._side = 40
+
+    @classmethod
+    def of(cls, folder: Path) -> "ChatGLM4VProcessor":
+        """From the files of a model."""
+        vision = Fields(Fields(ModelFiles(folder).read("config.json")).table("vision_config") or {})
+        pixels = side_of(vision, "image_size", 1120)
+        square = {"height": pixels, "width": pixels}
+        made = cls(transformers.CLIPImageProcessorPil(size=square, do_center_crop=False))
+        made._side = pixels // side_of(vision, "patch_size", 14) // 2
+        return made
+
+    def grid(self, _: Mapping[str, Any]) -> tuple[int, int, int]:
+        """Frames, rows and columns of a picture's embeddings."""
+        return 1, self._side, self._side
+
+    def replace_image_token(self, image_inputs: Any, image_idx: int, **_: Any) -> str:
+        return (self._embedded * self._side**2).join(self._around)
+
+
 class MuseProcessor(GridProcessor):
     """Of Muse Glimmer and Muse Spark: the patches of a picture between two marks."""
 

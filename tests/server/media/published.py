@@ -17,7 +17,7 @@ from stentor.engine.models.transformers.tower import TransformersTower
 from stentor.tests.parity.published import PUBLISHED
 from stentor.tests.parity.published_slices import QUERIES
 from stentor.tests.server.media.test_prompts import Family, family_in
-from stentor.tests.support.vision_models import CHATML, PATCH, QWEN, SIDE, SPECIAL, write_tokenizer
+from stentor.tests.support.vision_models import CHATML, PAD, PATCH, QWEN, SIDE, SPECIAL, write_tokenizer
 
 _HALF: Final = [0.5, 0.5, 0.5]
 
@@ -61,6 +61,11 @@ _FILES: Final[Mapping[str, _Files]] = {
                 "image_grid_pinpoints": [[rows * SIDE, columns * SIDE] for rows in (1, 2) for columns in (1, 2, 3)],
             }
         },
+    ),
+    "chatglm_4v": _Files(
+        CHATML.replace("IMAGE", "<|begin_of_image|><|endoftext|><|end_of_image|>"),
+        {},
+        {PAD: "<|endoftext|>", "<img>": "<|begin_of_image|>", "</img>": "<|end_of_image|>"},
     ),
     "dots_ocr": _Files(
         CHATML.replace("IMAGE", "<|img|><|imgpad|><|endofimg|>"),
