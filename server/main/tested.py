@@ -375,6 +375,7 @@ MEDIA: Final[Mapping[str, tuple[str, ...]]] = {
     "DotsOCRForCausalLM": ("dots_ocr", "dots_ocr_biased"),
     "Eagle2_5_VLForConditionalGeneration": ("eagle2_5", "eagle2_5_whole"),
     "Exaone4_5_ForConditionalGeneration": ("exaone4_5",),
+    "Emu3ForConditionalGeneration": ("emu3",),
     "Ernie4_5_VLMoeForConditionalGeneration": ("ernie_vl",),
     "FunAudioChatForConditionalGeneration": ("funaudiochat", "funaudiochat_alone"),
     "FuyuForCausalLM": ("fuyu",),

@@ -117,6 +117,21 @@ def _chameleon(**more: object) -> Any:
     return transformers.ChameleonConfig(**TEXT, vq_config=pictures, vocabulary_map=words, **more)
 
 
+def _emu3() -> Any:
+    """With pictures of rows of four tokens among eight, and one that ends a row."""
+    words = {f"<|visual token {number:06}|>": 30 + number for number in range(8)}
+    pictures: dict[str, Any] = {"codebook_size": 8, "base_channels": 32, "channel_multiplier": [1, 1, 1, 2]}
+    pictures |= {"num_res_blocks": 1, "hidden_size": 64, "temporal_downsample_factor": 2}
+    words |= {"<image>": token("<image>"), "<|extra_200|>": 39}
+    return transformers.Emu3Config(text_config={**TEXT}, vq_config=pictures, vocabulary_map=words)
+
+
+def _in_rows(random: torch.Generator, size: int) -> Picture:
+    """Three rows between marks, behind their number."""
+    sides = {"pixel_values": torch.randn(1, 3, 24, 32, generator=random), "image_sizes": torch.tensor([[24, 32]])}
+    return Picture(sides, [60, 51, 42, 52, 61, *[token("<image>")] * 3 * 5, 62, 63])
+
+
 def _perception_lm() -> Any:
     """With a tower that needs no package besides transformers."""
     return transformers.PerceptionLMConfig(
@@ -156,6 +171,7 @@ MARKING: Final[Mapping[str, tuple[Callable[[], Any], Kind]]] = {
     "molmo2": (_molmo2, _MOLMO2),
     "chameleon": (_chameleon, Kind(square("<image>", 16), _IMAGE, cat())),
     "chameleon_swin": (partial(_chameleon, swin_norm=True), Kind(square("<image>", 16), _IMAGE, cat())),
+    "emu3": (_emu3, Kind(_in_rows, _IMAGE, cat())),
     "fast_vlm": (_fast_vlm, Kind(square("<image>", 4), _IMAGE, cat())),
     "perception_lm": (_perception_lm, Kind(_tiles, _IMAGE, cat(1), (token("<video>"),))),
     "molmo2_olmo": (_molmo2_olmo, _MOLMO2),

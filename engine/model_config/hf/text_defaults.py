@@ -38,6 +38,7 @@ _BY_TEXT: Final[Mapping[str, Mapping[str, object]]] = {
     "cohere_compass_text": _sizes(256_000, 8192, 22_528, 40, 64, None, 8192),
     "cosmos3_edge_text": _sizes(131_072, 2048, 9216, 28, 16, 8, 131_072, head_dim=128),
     "deepseek_v3": _sizes(129_280, 7168, 18_432, 61, 128, 128, 4096),
+    "emu3_text_model": _sizes(184_622, 4096, 14_336, 32, 32, 8, 9216, rope_theta=1e6, rms_norm_eps=1e-5),
     "ernie4_5": _ERNIE,
     "ernie4_5_vl_moe_text": _sizes(103_424, 2560, 12_288, 28, 20, 4, 131_072, tie_word_embeddings=True),
     "exaone4": _sizes(102_400, 4096, 16_384, 32, 32, 32, 2048),

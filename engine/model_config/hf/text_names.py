@@ -23,6 +23,8 @@ _PREFIXES: Final = (
     ("decoder.lm_head.", "lm_head."),
     ("model.language_model.", "model."),
     ("model.text_model.", "model."),
+    ("text_model.lm_head.", "lm_head."),
+    ("text_model.model.", "model."),
     ("model.transformer.blocks.", "model.layers."),
     ("model.transformer.ln_f.", "model.norm."),
     ("model.transformer.ff_out.", "lm_head."),

@@ -181,7 +181,7 @@ def _unnamed(config: Mapping[str, object]) -> int | None:
     if is_deepseek_ocr(config):
         return PLACEHOLDER
     match config.get("model_type"), config.get("llm_config"):
-        case "chameleon", _:
+        case "chameleon" | "emu3", _:
             words = config.get("vocabulary_map")
             token = words.get("<image>") if isinstance(words, Mapping) else None
             return token if isinstance(token, int) else None

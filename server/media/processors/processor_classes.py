@@ -28,7 +28,7 @@ from .grids import (
     Ling3VLProcessor,
     OpenCUAProcessor,
 )
-from .images.apertus import ApertusImages
+from .images.apertus import ApertusImages, Emu3Images
 from .images.cohere2 import Cohere2VisionImages
 from .images.fuyu import FuyuImages
 from .images.gemma4 import Gemma4UnifiedImages
@@ -142,6 +142,7 @@ OWN: Final[Mapping[str, Any]] = {
 OWN_IMAGES: Final[Mapping[str, Any]] = {
     "Apertus1p5Processor": ApertusImages,
     "Cohere2VisionProcessor": Cohere2VisionImages,
+    "Emu3Processor": Emu3Images,
     "FuyuProcessor": FuyuImages,
     "Gemma4UnifiedProcessor": Gemma4UnifiedImages,
     "Inkling2Processor": Inkling2Images,
