@@ -483,6 +483,8 @@ MEDIA: Final[Mapping[str, tuple[str, ...]]] = {
     "Step5ForConditionalGeneration": ("step5_vl",),
     "StepVLForConditionalGeneration": ("step_vl",),
     "UltravoxModel": ("ultravox", "ultravox_0.4"),
+    "UnlimitedOCRForCausalLM": ("unlimited_ocr_published",),
+    "UnlimitedOcrForConditionalGeneration": ("unlimited_ocr",),
     "VibeVoiceAsrForConditionalGeneration": ("vibevoice_asr",),
     "VideoLlama3ForConditionalGeneration": ("video_llama_3", "video_llama_3_film"),
     "VideoLlavaForConditionalGeneration": ("video_llava", "video_llava_film"),

@@ -96,6 +96,7 @@ _BY_TEXT: Final[Mapping[str, Mapping[str, object]]] = {
         **{"moe_intermediate_size": 1408, "num_experts": 60, "num_experts_per_tok": 4},
     },
     "qwen3_vl_text": _sizes(151_936, 4096, 22_016, 32, 32, 32, 128_000, rope_theta=5e5),
+    "unlimited_ocr_text": _sizes(129_280, 1280, 6848, 12, 10, 10, 32_768),
     "step3p5": _sizes(128_815, 4096, 11_264, 45, 64, 8, 128_000),
 }
 _PALIGEMMA: Final = _sizes(257_152, 2048, 16_384, 18, 8, 1, 8192, tie_word_embeddings=True)

@@ -231,6 +231,7 @@ PARTS: Final[Mapping[str, Reader]] = {
     "mistral_large3": hf_latent.mistral_large3,
     "mistral_own": _mistral_own,
     "mistral_large4_text": hf_latent_variants.mistral_large4,
+    "unlimited_ocr_text": hf_latent.unlimited_ocr,
     "glm4v_moe_text": _turned(hf_moe.glm4_moe, (8, 12, 12), interleaved=False),
 }
 """Text parts that are not text-only models or differ from them, by model type."""
@@ -377,6 +378,10 @@ _FAMILIES: Final[Mapping[str, MediaFamily]] = {
     "Step3p7ForConditionalGeneration": MediaFamily("step3p7", "step3p5"),
     "Step5ForConditionalGeneration": MediaFamily("step5_vl", "step5"),
     "StepVLForConditionalGeneration": MediaFamily("step_vl", "qwen3"),
+    "UnlimitedOcrForConditionalGeneration": MediaFamily("unlimited_ocr", "unlimited_ocr_text"),
+    "UnlimitedOCRForCausalLM": MediaFamily(
+        "unlimited-ocr", "unlimited_ocr_text", own_text=True, of_whole=("sliding_window", "rswa_window")
+    ),
     "VideoLlama3ForConditionalGeneration": MediaFamily("video_llama_3", "qwen2", "images, video"),
     "VideoLlavaForConditionalGeneration": MediaFamily("video_llava", "llama", "images, video"),
     "VipLlavaForConditionalGeneration": MediaFamily("vipllava", "llama"),
@@ -434,6 +439,7 @@ def _text(family: MediaFamily, readers: Mapping[str, Reader], fields: Fields, na
         "bos_token_id",
         "eos_token_id",
         "mrope_section",
+        *family.of_whole,
         *(() if family.tied_by_text else ("tie_word_embeddings",)),
     )
     above = {key: fields.values[key] for key in whole if fields.has(key)}

@@ -73,6 +73,7 @@ from .published import (
     NVLMProcessor,
     Ovis25Processor,
     Phi4SiglipProcessor,
+    UnlimitedOcrProcessor,
 )
 from .slices import CanvasSlicesProcessor, MergedSlicesProcessor, SampledSlicesProcessor
 from .sounds import SOUND_PROCESSORS
@@ -133,6 +134,7 @@ OWN: Final[Mapping[str, Any]] = {
     "SiglipProcessor": LonePictures,
     "SmolVLMProcessor": SmolVLMProcessor,
     "UltravoxProcessor": UltravoxProcessor,
+    "UnlimitedOcrProcessor": UnlimitedOcrProcessor,
     "VibeVoiceAsrProcessor": VibeVoiceAsrProcessor,
     "VideoLlama3Processor": VideoLlama3Processor,
     "VoxtralProcessor": VoxtralProcessor,
@@ -195,6 +197,7 @@ _UNNAMED: Final[Mapping[str, str]] = {
     "qwen3_omni_moe_thinker": "Qwen3OmniMoeProcessor",
     **dict.fromkeys(("step5_vl", "step_vl"), "Step3VLProcessor"),
     "ultravox": "UltravoxProcessor",
+    "unlimited-ocr": "UnlimitedOcrProcessor",
 }
 """Processors by model type, if transformers has none and published files name none, or one of their own code."""
 ALIKE: Final[Mapping[str, str]] = dict.fromkeys(("ColQwen3Processor", "OpsColQwen3Processor"), "Qwen3VLProcessor")

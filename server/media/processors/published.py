@@ -14,7 +14,7 @@ from stentor.engine.model_config.towers.vision_fields import side_of
 from ...text.templates.placeholders import NUMBER
 from .audio import ParakeetSounds
 from .grids import GridProcessor
-from .images.deepseek_ocr import DeepseekOcr2Images, DeepseekOcrImages
+from .images.deepseek_ocr import DeepseekOcr2Images, DeepseekOcrImages, UnlimitedOcrImages
 from .images.eagle import EagleImages
 from .images.h2ovl import H2OVLImages
 from .images.isaac import IsaacImages
@@ -194,6 +194,25 @@ class DeepseekOcrProcessor(OwnProcessor):
 
     def replace_image_token(self, image_inputs: Any, image_idx: int, **_: Any) -> str:
         return self.image_token * int(self.image_processor.embeddings(image_inputs, image_idx))
+
+
+class UnlimitedOcrProcessor(DeepseekOcrProcessor):
+    """Only the one picture of a conversation has tiles."""
+
+    in_company: Mapping[str, object] = {"crop_to_patches": False}
+    """Options for pictures beside others."""
+
+    @classmethod
+    def of(cls, folder: Path) -> "UnlimitedOcrProcessor":
+        """From the files of a model."""
+        files = ModelFiles(folder)
+        told = {**(files.read("processor_config.json").get("image_processor") or {})}
+        told |= files.read("preprocessor_config.json")
+        known = ("size", "tile_size", "min_patches", "max_patches")
+        images = UnlimitedOcrImages(**{name: told[name] for name in known if name in told})
+        if images.size.height <= (least := int(told.get("maximum_pad_value", 640))):
+            raise ValueError(f"size is {images.size.height} pixels a side, expected more than {least}")
+        return cls(images)
 
 
 class IsaacProcessor(GridProcessor):

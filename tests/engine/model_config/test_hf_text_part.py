@@ -56,7 +56,7 @@ TEXTS: dict[str, str] = {
 """A multimodal model, by the model type of its text."""
 UNREADABLE = {
     *("deepseek_v2", "deepseek_ocr2_text", "glm4v_text", "glm4v_moe_text", "hunyuan_vl_text", "qwen3_omni_moe_text"),
-    *("cohere_compass_text", "qwen4_exp_text"),
+    *("cohere_compass_text", "qwen4_exp_text", "unlimited_ocr_text"),
 }
 """Whose class's defaults describe no model that could run."""
 WRITTEN_OUT = {"kimi_linear", "mimo_v2", "mistral_large3", "nemotron_h"}

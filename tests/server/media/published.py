@@ -95,6 +95,10 @@ _FILES: Final[Mapping[str, _Files]] = {
             "preprocessor_config.json": {"size": {"height": 128, "width": 128}, "tile_size": 64},
         },
     ),
+    "unlimited_ocr_published": _Files(
+        CHATML.replace("IMAGE", "<image>\n"),
+        {"preprocessor_config.json": {"size": {"height": 704, "width": 704}, "tile_size": 64}},
+    ),
     "deepseek_vl2": _Files(
         CHATML.replace("IMAGE", "<image>\n"),
         {

@@ -59,6 +59,7 @@ PROMPTS = {
     "opencua": "<|media_begin|>image<|media_content|>{}<|media_end|>",
     "skywork_r1v": "<img>{}</img>\n",
     "ovis2_6": "{}\n",
+    "unlimited_ocr_published": "{}\n",
     "phi3_v": "{}",
     "kimi_k3": "<|media_begin|>image 40x30<|media_content|>{}<|media_end|>",
     "kimi_vl": "<|media_start|>image<|media_content|>{}<|media_end|>",
