@@ -124,33 +124,6 @@ def _lfm3_vl() -> Any:
     return transformers.Lfm3VlConfig(text_config=text, vision_config=vision, projector_hidden_size=96, **_QWEN)
 
 
-def _unlimited_ocr() -> Any:
-    """With a window that no answer fills."""
-    text = {**TEXT, "num_key_value_heads": 4, "n_routed_experts": 4, "num_experts_per_tok": 2, "n_shared_experts": 1}
-    sam = {"hidden_size": 32, "mlp_dim": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "image_size": 128}
-    clip = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
-    return transformers.UnlimitedOcrConfig(
-        text_config={**text, "moe_intermediate_size": 48, "sliding_window": 4096},
-        vision_config={
-            "sam_config": {**sam, "global_attn_indexes": [1], "downsample_channels": [24, 32]},
-            "encoder_config": {**clip, "image_size": 28, "patch_size": 14},
-        },
-        image_token_id=token("<image>"),
-    )
-
-
-def _whole_in_rows(random: torch.Generator, size: int) -> Picture:
-    """A picture without tiles."""
-    tensors = {"pixel_values": torch.randn(1, 3, 128, 128, generator=random)}
-    tensors |= {"num_local_patches": torch.tensor([0]), "patches_grid": torch.tensor([[1, 1]])}
-    return Picture(tensors, [token("<image>")] * 7)
-
-
-def _with_lists(parts: Sequence[Mapping[str, torch.Tensor]]) -> dict[str, Any]:
-    whole = cat()(parts)
-    return {**whole, **{name: whole[name].tolist() for name in ("num_local_patches", "patches_grid")}}
-
-
 def _deepseek_ocr2() -> Any:
     sam: dict[str, Any] = {
         "hidden_size": 32,
@@ -492,7 +465,6 @@ _PAD: Final = token("<|image_pad|>")
 READING: Final[Mapping[str, tuple[Callable[[], Any], Kind]]] = {
     "glm_ocr": (_glm_ocr, Kind(qwen_picture, _PAD, cat())),
     "paddleocr_vl": (_paddleocr_vl, Kind(_paddle_picture, _PAD, cat())),
-    "unlimited_ocr": (_unlimited_ocr, Kind(_whole_in_rows, _IMAGE, _with_lists)),
     "deepseek_ocr2": (_deepseek_ocr2, Kind(_ocr2_picture, _IMAGE, _one_by_one)),
     "deepseek_vl": (_deepseek_vl, Kind(square("<image>", 16), _IMAGE, cat())),
     "deepseek_vl_hybrid": (_deepseek_vl_hybrid, Kind(_in_two_sizes, _IMAGE, cat())),

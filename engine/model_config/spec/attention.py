@@ -458,8 +458,8 @@ class AttentionSpec:
         if self.slopes and len(self.slopes) != self.heads:
             raise ConfigError(f"{len(self.slopes)} slopes of ALiBi do not fit {self.heads} query heads")
         if self.answer_window:
-            other = (self.window, self.index, self.loop, self.slopes, self.distances, self.distance_bias)
-            if any(other) or self.shares >= 0 or self.whole_spans:
+            more = self.window, self.index, self.loop, self.slopes, self.distances, self.distance_bias
+            if any(more) or self.shares >= 0 or self.whole_spans:
                 raise ConfigError("a window of an answer in attention with more than plain heads is not known")
         if self.distance_bias is not None:
             self.distance_bias.check()
