@@ -237,6 +237,8 @@ class Carried:
     """[tokens, hidden]: the embeddings, for shared blocks."""
     kept: dict[int, Stream] = field(default_factory=dict)
     """[tokens, hidden]: the stream before each of these layers, for blends."""
+    distances: torch.Tensor | None = None
+    """float32 [tokens, heads, distances]: what scores get in all layers with a window of an answer."""
 
 
 @dataclass(frozen=True)
@@ -286,6 +288,8 @@ class ForwardBatch:
     and each other, as the layers' ``whole_spans`` says."""
     drawn: Sequence[bool] = ()
     """For each sequence of a pass on a CPU, whether all its tokens are behind its prompt."""
+    prompt_lens: Sequence[int] = ()
+    """For each sequence of a pass on a CPU, the tokens of its prompt."""
     coded: int | None = None
     """Tokens before this index multiply codes as they are, see :meth:`kernels.forward.Forward.run`; None: all do."""
     after_layer: Callable[[], None] | None = None

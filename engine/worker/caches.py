@@ -116,9 +116,12 @@ def block_groups_of(groups: Sequence[CacheSpec], longest: int) -> tuple[BlockGro
 def cache_groups(specs: Sequence[CacheSpec], block_groups: Sequence[BlockGroup]) -> tuple[CacheGroup, ...]:
     """The engine's description of the groups. Without ``block_groups``, layers store nothing or are one group."""
     kind: CacheKind = "latent" if any(spec.kind == "latent" for spec in specs) else "full"
+    by_prompt = any(spec.by_prompt for spec in specs)
     if specs and not block_groups:
-        return (CacheGroup(kind),)
-    return tuple(CacheGroup("window" if group.window else kind, group.window) for group in block_groups)
+        return (CacheGroup(kind, by_prompt=by_prompt),)
+    return tuple(
+        CacheGroup("window" if group.window else kind, group.window, by_prompt=by_prompt) for group in block_groups
+    )
 
 
 def of_groups(block_groups: Sequence[BlockGroup]) -> str:

@@ -28,6 +28,8 @@ class CacheGroup(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """``cross``: such a span is a prompt, not one medium of it."""
     joined: bool = False
     """``cross``: such a span reaches from a prompt's first medium to its last, whose positions see each other."""
+    by_prompt: bool = False
+    """Paged kinds: what is cached of an answer depends on where its prompt ends, so that no prefix is reused."""
     tokens: bool = False
     """``cross``: a request's one span is a text, as int32 token ids; otherwise audio."""
     lasting: bool = False

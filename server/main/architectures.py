@@ -110,6 +110,7 @@ _MORE: Final[Mapping[str, Mapping[str, object]]] = {
         for which in ("CausalLM", "ConditionalGeneration")
     },
     **{f"DeepseekOCR{which}ForCausalLM": {"use_mla": False, "model_type": "deepseek_v2"} for which in ("", "2")},
+    "UnlimitedOCRForCausalLM": {"model_type": "unlimited_ocr_text"},
     "Lfm2ForCausalLM": {"full_attn_idxs": [2]},
     "Lfm2MoeForCausalLM": {"full_attn_idxs": [2]},
     "GraniteMoeHybridForCausalLM": {"layer_types": ["mamba", "attention"] * 2, "mamba_n_heads": 4},

@@ -117,6 +117,48 @@ def _chameleon(**more: object) -> Any:
     return transformers.ChameleonConfig(**TEXT, vq_config=pictures, vocabulary_map=words, **more)
 
 
+def _emu3() -> Any:
+    """With pictures of rows of four tokens among eight, and one that ends a row."""
+    words = {f"<|visual token {number:06}|>": 30 + number for number in range(8)}
+    pictures: dict[str, Any] = {"codebook_size": 8, "base_channels": 32, "channel_multiplier": [1, 1, 1, 2]}
+    pictures |= {"num_res_blocks": 1, "hidden_size": 64, "temporal_downsample_factor": 2}
+    words |= {"<image>": token("<image>"), "<|extra_200|>": 39}
+    return transformers.Emu3Config(text_config={**TEXT}, vq_config=pictures, vocabulary_map=words)
+
+
+def _in_rows(random: torch.Generator, size: int) -> Picture:
+    """Three rows between marks, behind their number."""
+    sides = {"pixel_values": torch.randn(1, 3, 24, 32, generator=random), "image_sizes": torch.tensor([[24, 32]])}
+    return Picture(sides, [60, 51, 42, 52, 61, *[token("<image>")] * 3 * 5, 62, 63])
+
+
+def _unlimited_ocr() -> Any:
+    """With a window that no answer fills."""
+    text = {**TEXT, "num_key_value_heads": 4, "n_routed_experts": 4, "num_experts_per_tok": 2, "n_shared_experts": 1}
+    sam = {"hidden_size": 32, "mlp_dim": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "image_size": 128}
+    clip = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
+    return transformers.UnlimitedOcrConfig(
+        text_config={**text, "moe_intermediate_size": 48, "sliding_window": 4096},
+        vision_config={
+            "sam_config": {**sam, "global_attn_indexes": [1], "downsample_channels": [24, 32]},
+            "encoder_config": {**clip, "image_size": 28, "patch_size": 14},
+        },
+        image_token_id=token("<image>"),
+    )
+
+
+def _whole_in_rows(random: torch.Generator, size: int) -> Picture:
+    """A picture without tiles."""
+    tensors = {"pixel_values": torch.randn(1, 3, 128, 128, generator=random)}
+    tensors |= {"num_local_patches": torch.tensor([0]), "patches_grid": torch.tensor([[1, 1]])}
+    return Picture(tensors, [token("<image>")] * 7)
+
+
+def _with_lists(parts: Sequence[Mapping[str, torch.Tensor]]) -> dict[str, Any]:
+    whole = cat()(parts)
+    return {**whole, **{name: whole[name].tolist() for name in ("num_local_patches", "patches_grid")}}
+
+
 def _perception_lm() -> Any:
     """With a tower that needs no package besides transformers."""
     return transformers.PerceptionLMConfig(
@@ -156,6 +198,8 @@ MARKING: Final[Mapping[str, tuple[Callable[[], Any], Kind]]] = {
     "molmo2": (_molmo2, _MOLMO2),
     "chameleon": (_chameleon, Kind(square("<image>", 16), _IMAGE, cat())),
     "chameleon_swin": (partial(_chameleon, swin_norm=True), Kind(square("<image>", 16), _IMAGE, cat())),
+    "emu3": (_emu3, Kind(_in_rows, _IMAGE, cat())),
+    "unlimited_ocr": (_unlimited_ocr, Kind(_whole_in_rows, _IMAGE, _with_lists)),
     "fast_vlm": (_fast_vlm, Kind(square("<image>", 4), _IMAGE, cat())),
     "perception_lm": (_perception_lm, Kind(_tiles, _IMAGE, cat(1), (token("<video>"),))),
     "molmo2_olmo": (_molmo2_olmo, _MOLMO2),

@@ -16,6 +16,7 @@ from stentor.tests.parity import hub
 from stentor.tests.parity.composed import Composed, Published
 from stentor.tests.parity.kimi3_tower import KIMI3
 from stentor.tests.parity.pictures import PICTURES, Kind, Picture, cat, qwen_picture
+from stentor.tests.parity.published_chatglm import CHATGLMS
 from stentor.tests.parity.published_grids import IN_GRIDS
 from stentor.tests.parity.published_ling import LINGS
 from stentor.tests.parity.published_molmo import POOLED
@@ -157,7 +158,12 @@ _CHAT_TOWER: Final = {
 }
 
 
-def _deepseek_ocr(folder: Path) -> Any:
+_WIDE: Final = 4096
+"""A window that no answer fills."""
+
+
+def deepseek_ocr(folder: Path, *, window: int = 0) -> Any:
+    """``window``: that of answers of Unlimited-OCR; 0: a DeepSeek-OCR, without one."""
     text = {**TEXT, "num_key_value_heads": 4, "n_routed_experts": 4, "num_experts_per_tok": 2, "n_shared_experts": 1}
     text |= {"moe_intermediate_size": 48, "first_k_dense_replace": 1}
     sam = {"width": 32, "layers": 2, "heads": 2, "global_attn_indexes": [1], "downsample_channels": [24, 32]}
@@ -168,12 +174,18 @@ def _deepseek_ocr(folder: Path) -> Any:
         "vision_config": {"image_size": 128, "width": {"sam_vit_b": sam, "clip-l-14-224": clip}},
         "image_token_id": token("<image>"),
     }
+    if window:
+        described |= {"architectures": ["UnlimitedOCRForCausalLM"], "model_type": "unlimited-ocr"}
+        described["sliding_window"] = window
     config = transformers.UnlimitedOcrConfig(
-        text_config={**text, "sliding_window": 4096},  # wider than any prompt
+        text_config={**text, "sliding_window": window or _WIDE},
         vision_config=with_known_tower(described)["vision_config"],
         image_token_id=token("<image>"),
     )
-    model = randomised("deepseek_ocr", lambda: transformers.UnlimitedOcrForConditionalGeneration(config))
+    model = randomised(
+        f"deepseek_ocr_{window}" if window else "deepseek_ocr",
+        lambda: transformers.UnlimitedOcrForConditionalGeneration(config),
+    )
     model.save_pretrained(folder)
     _rewrite(folder, described, {})
     return model
@@ -401,6 +413,7 @@ _OF_MISTRAL: Final[Mapping[str, str]] = {
     },
 }
 PUBLISHED: Final[Mapping[str, Published]] = {
+    **CHATGLMS,
     **HEARING,
     **IN_GRIDS,
     **IN_SLICES,
@@ -410,7 +423,10 @@ PUBLISHED: Final[Mapping[str, Published]] = {
     **LINGS,
     **POOLED,
     **RENAMED,
-    "deepseek_ocr": Published("deepseek_vl_v2", _deepseek_ocr, Kind(_ocr_picture, token("<image>"), _as_lists)),
+    "deepseek_ocr": Published("deepseek_vl_v2", deepseek_ocr, Kind(_ocr_picture, token("<image>"), _as_lists)),
+    "unlimited_ocr_published": Published(
+        "unlimited-ocr", partial(deepseek_ocr, window=_WIDE), Kind(_ocr_picture, token("<image>"), _as_lists)
+    ),
     **{
         name: Published("mistral_pixtral", partial(_mistral_own, merge=merge), PICTURES[like])
         for name, merge, like in (("pixtral_own", 1, "pixtral"), ("mistral_3_own", 2, "mistral3"))

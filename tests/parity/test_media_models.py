@@ -155,7 +155,7 @@ def check_prefixes(model: Seeing) -> None:
         cached.append(model.engine.prompts[rid].cached_tokens)
         assert model.engine.outcomes[rid, 0].tokens == greedy(model.reference, model.kind, prompt, ANSWER)
     assert cached[0] == 0
-    if model.kind.whole_prompts:
+    if model.kind.whole_prompts or any(group.by_prompt for group in model.engine.ready.groups):
         assert not any(cached)
     elif group_of(model.engine.ready.groups, "state") is None:
         assert cached[1:] == [len(first.tokens) - 1, first.media[0].start, len(first.tokens) - 40]

@@ -93,7 +93,8 @@ class Scheduler:
         # where tokens see later ones of their prompt, a cached prefix would be valid for the same prompt only
         cross = group_of(ready.groups, "cross")
         whole_prompts = limits.sees_all or (cross is not None and cross.whole_prompts)
-        prefix_cache = config.scheduler.prefix_cache and not whole_prompts
+        by_prompt = any(group.by_prompt for group in ready.groups)
+        prefix_cache = config.scheduler.prefix_cache and not whole_prompts and not by_prompt
         block_size = ready.limits.block_size
         self._kv_cache = KVCacheManager(
             ready.num_blocks,

@@ -26,6 +26,7 @@ from ..linear.weights import WeightMap
 from ..norm import RMSNorm
 from ..rank_norm import SplitNorm, rms_over_ranks
 from ..rotary import RotaryTables, rotate_apart_
+from .answer_window import answer_distances
 from .block_index import BlockIndex
 from .cached import attend_cached, cache_scales
 from .chosen_heads import ChosenHeads, Difference
@@ -316,6 +317,8 @@ class Attention:
         if self._distances is not None:
             late = self._query_scales if spec.temperature_late else None
             distances = self._distances(index[0], None if late is None else late[batch.positions])
+        if spec.answer_window:
+            distances = answer_distances(spec, batch)
         if self._index is not None:
             found = self._index.attend(q, index, batch, cache)
             if found is not None:
@@ -385,6 +388,9 @@ class Attention:
             beside = [part for part in index if isinstance(part, Traced)]
             what = "attention to chosen blocks" if self._distances is None else "attention with numbers by distance"
             return q.beside(k, v, *beside).call(what, self._attend_rows, spec.q_size)
+        if spec.answer_window:
+            what = "attention to a prompt and the end of an answer"
+            return q.beside(k, v).call(what, self._attend_rows, spec.q_size)
         if self._distance_bias is not None:
             return q.beside(k, v).call("attention with a bias by distance", self._attend_rows, spec.q_size)
         if spec.gated or self._layer_norms or spec.v_dim:

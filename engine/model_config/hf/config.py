@@ -61,7 +61,8 @@ def named_architecture(config: Mapping[str, object], known: Mapping[str, str]) -
             what = f"names no architecture and its model type {kind!r}" if kind else "names no architecture, which"
             raise UnknownArchitectureError(f"it {what} is not native here{_nearest(kind, known.values())}")
         return found
-    if (found := next((name for name in named if name in known), None)) is None:
+    meant = [sees if (sees := hf_text_part.seeing(name, config)) in known else name for name in named]
+    if (found := next((name for name in meant if name in known), None)) is None:
         nearest = _nearest(named[0], known) if named else ""
         raise UnknownArchitectureError(f"its architecture {', '.join(map(repr, named))} is not native here{nearest}")
     return _LENT.get((found, fields.text("model_type", "")), found)

@@ -1,5 +1,5 @@
-"""The config.json of published files of DeepSeek-OCR, in the form of transformers' classes that have the same tower.
-Torch-free."""
+"""The config.json of published files of DeepSeek-OCR and Unlimited-OCR, in the form of transformers' classes that have
+the same tower. Torch-free."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -10,11 +10,13 @@ PLACEHOLDER: Final = 128_815
 """``<image>`` of DeepSeek-OCR, which files omit."""
 FIRST: Final = "DeepseekOCRForCausalLM"
 _SECOND: Final = "DeepseekOCR2ForCausalLM"
+_UNLIMITED: Final = "UnlimitedOCRForCausalLM"
+"""Unlimited-OCR, whose tower is that of the first."""
 
 
 def is_deepseek_ocr(config: Mapping[str, object]) -> bool:
     """Whether it is a published file."""
-    return any(each in (FIRST, _SECOND) for each in Fields(config).texts("architectures") or ())
+    return any(each in (FIRST, _SECOND, _UNLIMITED) for each in Fields(config).texts("architectures") or ())
 
 
 def with_known_tower(config: Mapping[str, object]) -> Mapping[str, object]:
@@ -27,7 +29,7 @@ def with_known_tower(config: Mapping[str, object]) -> Mapping[str, object]:
     whole = Fields(config)
     text = Fields(whole.table("language_config") or config)
     sizes = {name: text.integer(name) for name in ("vocab_size", "hidden_size", "num_attention_heads")}
-    first = FIRST in (whole.texts("architectures") or ())
+    first = _SECOND not in (whole.texts("architectures") or ())
     name, kind = ("UnlimitedOcr", "unlimited_ocr") if first else ("DeepseekOcr2", "deepseek_ocr2")
     made: dict[str, object] = {
         **{"architectures": [f"{name}ForConditionalGeneration"], "model_type": kind},

@@ -7,7 +7,7 @@ from dataclasses import replace
 from ..config_fields import MOST_LAYERS, ConfigError, Fields
 from ..spec.latent_attention import IndexSpec, LatentAttentionSpec
 from ..spec.mlp import APART, STACKED, MoESpec, RouterSpec
-from ..spec.model import ModelSpec, dense_mlp, with_layers, with_mtp
+from ..spec.model import ModelSpec, dense_mlp, with_layers, with_mixers, with_mtp
 from ..spec.mtp_form import DEEPSEEK, LING
 from ..spec.positions import RopeConfig
 from ..spec.recurrent import GatedDeltaSpec
@@ -49,6 +49,20 @@ def deepseek_ocr(fields: Fields, name: str) -> ModelSpec:
     defaults = {"moe_intermediate_size": 896, "num_experts_per_tok": 6}
     fields = Fields({**defaults, **fields.values})
     return _with_greedy_experts(fields, common(fields, name), first=1)
+
+
+def unlimited_ocr(fields: Fields, name: str) -> ModelSpec:
+    """DeepSeek-OCR whose answers see their prompt and their last tokens."""
+    window = fields.integer("rswa_window", fields.integer("sliding_window", 128))
+    if fields.integer("sliding_window", window) != window:
+        raise ConfigError(f"rswa_window is {window}, expected sliding_window, {fields.integer('sliding_window')}")
+    spec = deepseek_ocr(fields, name)
+    kinds = fields.texts("layer_types") or ("reference_sliding_attention",) * len(spec.layers)
+    if unknown := {*kinds} - {"reference_sliding_attention", "full_attention"}:
+        raise ConfigError(
+            f"layer_types holds {min(unknown)[:40]!r}, expected 'reference_sliding_attention' or 'full_attention'"
+        )
+    return with_mixers(spec, [kind != "full_attention" for kind in kinds], answer_window=window)
 
 
 def deepseek(fields: Fields, name: str) -> ModelSpec:

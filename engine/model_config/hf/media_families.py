@@ -22,6 +22,8 @@ class MediaFamily(NamedTuple):
     """Whether the text part is of this type also where its table names another's."""
     tied_by_text: bool = False
     """Whether the head belongs to the text part's class, so that only ``text_config`` says whether it is tied."""
+    of_whole: tuple[str, ...] = ()
+    """Fields of the text part that files have beside it."""
     as_stored: Callable[[ModelSpec], ModelSpec] | None = None
     """Gives the text part the names of its files, where they differ from those of the text-only model."""
 

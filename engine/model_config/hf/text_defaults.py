@@ -38,6 +38,7 @@ _BY_TEXT: Final[Mapping[str, Mapping[str, object]]] = {
     "cohere_compass_text": _sizes(256_000, 8192, 22_528, 40, 64, None, 8192),
     "cosmos3_edge_text": _sizes(131_072, 2048, 9216, 28, 16, 8, 131_072, head_dim=128),
     "deepseek_v3": _sizes(129_280, 7168, 18_432, 61, 128, 128, 4096),
+    "emu3_text_model": _sizes(184_622, 4096, 14_336, 32, 32, 8, 9216, rope_theta=1e6, rms_norm_eps=1e-5),
     "ernie4_5": _ERNIE,
     "ernie4_5_vl_moe_text": _sizes(103_424, 2560, 12_288, 28, 20, 4, 131_072, tie_word_embeddings=True),
     "exaone4": _sizes(102_400, 4096, 16_384, 32, 32, 32, 2048),
@@ -95,6 +96,7 @@ _BY_TEXT: Final[Mapping[str, Mapping[str, object]]] = {
         **{"moe_intermediate_size": 1408, "num_experts": 60, "num_experts_per_tok": 4},
     },
     "qwen3_vl_text": _sizes(151_936, 4096, 22_016, 32, 32, 32, 128_000, rope_theta=5e5),
+    "unlimited_ocr_text": _sizes(129_280, 1280, 6848, 12, 10, 10, 32_768),
     "step3p5": _sizes(128_815, 4096, 11_264, 45, 64, 8, 128_000),
 }
 _PALIGEMMA: Final = _sizes(257_152, 2048, 16_384, 18, 8, 1, 8192, tie_word_embeddings=True)

@@ -23,11 +23,17 @@ _PREFIXES: Final = (
     ("decoder.lm_head.", "lm_head."),
     ("model.language_model.", "model."),
     ("model.text_model.", "model."),
+    ("text_model.lm_head.", "lm_head."),
+    ("text_model.model.", "model."),
     ("model.transformer.blocks.", "model.layers."),
     ("model.transformer.ln_f.", "model.norm."),
     ("model.transformer.ff_out.", "lm_head."),
     ("model.transformer.wte.", "model.embed_tokens."),
     ("model.vision_embed_tokens.wte.", "model.embed_tokens."),
+    *(
+        (f"transformer.{part}", f"transformer.{part}")
+        for part in ("embedding.", "encoder.", "output_layer.", "rotary_pos_emb.")
+    ),
     *(
         (f"model.{part}.", f"model.{part}.")
         for part in ("layers", "embed_tokens", "word_embeddings", "norm", "rotary_emb", "hc_head", "hc_pre")

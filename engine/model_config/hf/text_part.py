@@ -13,6 +13,7 @@ from ..spec.model import ModelSpec, with_mixers, with_mtp
 from ..spec.mtp_form import DEEPSEEK
 from . import dense as hf_dense
 from . import glm5 as hf_glm5
+from . import hub as hf_hub
 from . import hy4 as hf_hy4
 from . import hybrid as hf_hybrid
 from . import inkling as hf_inkling
@@ -158,6 +159,17 @@ def _cosmos3_edge(fields: Fields, name: str) -> ModelSpec:
     return hf_variants.arcee(Fields({**fields.values, "rope_parameters": rope}), name)
 
 
+def _chatglm_4v(fields: Fields, name: str) -> ModelSpec:
+    """The ChatGLM of GLM-4V. All patches of a picture turn by one index, the next one behind the mark before them, as
+    in its authors' code; in vLLM each has an index of its own."""
+    spec = hf_hub.chatglm(
+        Fields({field: each for field, each in fields.values.items() if field != "vision_config"}), name
+    )
+    mixer = spec.layers[0].attention
+    assert mixer.rope is not None
+    return with_mixers(spec, rope=replace(mixer.rope, axes=(0,) * ((mixer.rope.rotary_dim or mixer.head_dim) // 2)))
+
+
 def _deepseek_v2(fields: Fields, name: str) -> ModelSpec:
     if fields.text("topk_method", "") == "noaux_tc":
         return hf_latent.deepseek_v3(fields, name)
@@ -199,8 +211,10 @@ PARTS: Final[Mapping[str, Reader]] = {
     "paddleocr_vl_text": _turned(_paddleocr, (16, 24, 24), interleaved=False),
     "bailing_moe_v3_vl_text": _ling3_vl,
     "chameleon": hf_variants.chameleon,
+    "chatglm_4v_text": _chatglm_4v,
     "deepseek_ocr2_text": hf_latent.deepseek_ocr,
     "deepseek_v2": _deepseek_v2,
+    "emu3_text_model": hf_dense.llama,
     "ernie4_5_vl_moe_text": hf_moe_variants.ernie_vl_moe,
     **dict.fromkeys(("granite4_vision_text", "granite_docling_text"), hf_dense.granite),
     "hunyuan_vl_text": _hunyuan_vl,
@@ -223,6 +237,7 @@ PARTS: Final[Mapping[str, Reader]] = {
     "mistral_large3": hf_latent.mistral_large3,
     "mistral_own": _mistral_own,
     "mistral_large4_text": hf_latent_variants.mistral_large4,
+    "unlimited_ocr_text": hf_latent.unlimited_ocr,
     "glm4v_moe_text": _turned(hf_moe.glm4_moe, (8, 12, 12), interleaved=False),
 }
 """Text parts that are not text-only models or differ from them, by model type."""
@@ -263,6 +278,7 @@ _FAMILIES: Final[Mapping[str, MediaFamily]] = {
     "DotsOCRForCausalLM": MediaFamily("dots_ocr", "qwen2"),
     "Dots3NoteForConditionalGeneration": MediaFamily("dots3_note", "dots3_note_text", takes=""),
     "Eagle2_5_VLForConditionalGeneration": MediaFamily("eagle_2_5_vl", "qwen2"),
+    "Emu3ForConditionalGeneration": MediaFamily("emu3", "emu3_text_model"),
     "Ernie4_5_VLMoeForConditionalGeneration": MediaFamily("ernie4_5_vl_moe", "ernie4_5_vl_moe_text"),
     "Exaone4_5_ForConditionalGeneration": MediaFamily("exaone4_5", "exaone4"),
     "FastVlmForConditionalGeneration": MediaFamily("fast_vlm", "qwen2"),
@@ -273,6 +289,7 @@ _FAMILIES: Final[Mapping[str, MediaFamily]] = {
     "Gemma4UnifiedForConditionalGeneration": MediaFamily(
         "gemma4_unified", "gemma4_unified_text", "images, video, audio"
     ),
+    "GLM4VForCausalLM": MediaFamily("chatglm_4v", "chatglm_4v_text", own_text=True),
     "Glm46VForConditionalGeneration": MediaFamily("glm46v", "glm4v_text", "images, video"),
     "Glm4vForConditionalGeneration": MediaFamily("glm4v", "glm4v_text", "images, video"),
     "Glm4vMoeForConditionalGeneration": MediaFamily("glm4v_moe", "glm4v_moe_text", "images, video"),
@@ -367,6 +384,10 @@ _FAMILIES: Final[Mapping[str, MediaFamily]] = {
     "Step3p7ForConditionalGeneration": MediaFamily("step3p7", "step3p5"),
     "Step5ForConditionalGeneration": MediaFamily("step5_vl", "step5"),
     "StepVLForConditionalGeneration": MediaFamily("step_vl", "qwen3"),
+    "UnlimitedOcrForConditionalGeneration": MediaFamily("unlimited_ocr", "unlimited_ocr_text"),
+    "UnlimitedOCRForCausalLM": MediaFamily(
+        "unlimited-ocr", "unlimited_ocr_text", own_text=True, of_whole=("sliding_window", "rswa_window")
+    ),
     "VideoLlama3ForConditionalGeneration": MediaFamily("video_llama_3", "qwen2", "images, video"),
     "VideoLlavaForConditionalGeneration": MediaFamily("video_llava", "llama", "images, video"),
     "VipLlavaForConditionalGeneration": MediaFamily("vipllava", "llama"),
@@ -388,11 +409,14 @@ MEDIA_FAMILIES: Final[Mapping[str, MediaFamily]] = {**_NAMED, **_SHARED}
 """By architecture."""
 _TYPED_HERE: Final = (
     *_SHARED,
+    "GLM4VForCausalLM",
     "H2OVLChatModel",
     "Phi4ForCausalLMV",
     *(f"{name}ForConditionalGeneration" for name in ("Bee", "Keye", "KeyeVL1_5", "R", "StepVL")),
 )
 """Architectures that determine the model type."""
+_SEEING: Final = dict.fromkeys(("ChatGLMModel", "ChatGLMForConditionalGeneration"), "GLM4VForCausalLM")
+"""What an architecture is called here if its files describe a vision tower."""
 
 
 def text_reader(family: MediaFamily, known: Mapping[str, Reader]) -> Reader:
@@ -421,6 +445,7 @@ def _text(family: MediaFamily, readers: Mapping[str, Reader], fields: Fields, na
         "bos_token_id",
         "eos_token_id",
         "mrope_section",
+        *family.of_whole,
         *(() if family.tied_by_text else ("tie_word_embeddings",)),
     )
     above = {key: fields.values[key] for key in whole if fields.has(key)}
@@ -440,6 +465,11 @@ def _text(family: MediaFamily, readers: Mapping[str, Reader], fields: Fields, na
     return replace(spec, text_part=True, scales_media=kind.startswith(_SCALING) and kind != _GRANITE4)
 
 
+def seeing(architecture: str, config: Mapping[str, object]) -> str:
+    """The architecture that a config.json means: files of GLM-4V name that of its text alone."""
+    return _SEEING.get(architecture, architecture) if config.get("vision_config") is not None else architecture
+
+
 def described_part(config: Mapping[str, object]) -> Mapping[str, object]:
     """The multimodal model in a config.json: all of it, or a retriever's model (ColPali, ColQwen3). Some have the model
     type of their architecture, whatever the file says."""
@@ -451,5 +481,6 @@ def described_part(config: Mapping[str, object]) -> Mapping[str, object]:
         shared = {name: value for name, value in described.items() if name != "architectures"}
         return {**_COLQWEN3_TOKENS, **shared, "model_type": "qwen3_vl"}
     named = described.get("architectures")
-    own = next((each for each in _TYPED_HERE if each in named), None) if isinstance(named, list | tuple) else None
+    named = [seeing(each, described) for each in named] if isinstance(named, list | tuple) else []
+    own = next((each for each in _TYPED_HERE if each in named), None)
     return described if own is None else {**described, "model_type": MEDIA_FAMILIES[own].model_type}

@@ -44,6 +44,9 @@ class AttentionSpec:
     """None: no positions."""
     window: int = 0
     """Tokens that a token sees, itself included; 0: all before it. Within whole texts, see ``ahead``."""
+    answer_window: int = 0
+    """Tokens of an answer that a token of it sees, itself included, besides the whole prompt (Unlimited-OCR); 0: all
+    before it."""
     ahead: int = -1
     """Tokens behind it that a token of a whole text sees if there is a window (Moonshine Streaming); -1: as many as
     before it."""
@@ -370,7 +373,7 @@ class AttentionSpec:
         if self.shares >= 0:
             return None
         kind: Literal["full", "window"] = "window" if self.window else "full"
-        found = CacheSpec(kind, (), self.window, self.kv_heads, self.head_dim)
+        found = CacheSpec(kind, (), self.window, self.kv_heads, self.head_dim, by_prompt=self.answer_window > 0)
         if (index := self.index) is None:
             return found
         every = index.every if index.every > 1 else 0
@@ -454,6 +457,10 @@ class AttentionSpec:
             raise ConfigError(f"queries are scaled every {self.temperature_floor} positions, expected at least 1")
         if self.slopes and len(self.slopes) != self.heads:
             raise ConfigError(f"{len(self.slopes)} slopes of ALiBi do not fit {self.heads} query heads")
+        if self.answer_window:
+            more = self.window, self.index, self.loop, self.slopes, self.distances, self.distance_bias
+            if any(more) or self.shares >= 0 or self.whole_spans:
+                raise ConfigError("a window of an answer in attention with more than plain heads is not known")
         if self.distance_bias is not None:
             self.distance_bias.check()
             if self.slopes or self.index or self.loop or self.shares >= 0 or self.whole_spans:

@@ -21,6 +21,8 @@ class CacheSpec:
     index_block: int = 0
     """Tokens of a block that the index chooses, which blocks of the cache must divide, or be divided by if it has one
     key (:attr:`index_every`); 0: it chooses tokens."""
+    by_prompt: bool = False
+    """Whether what is cached of an answer depends on where its prompt ends."""
     positions: int = 0
     """Encoder positions of a cross group, which every token of a sequence sees."""
     every: int = 1

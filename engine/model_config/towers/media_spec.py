@@ -54,6 +54,7 @@ _JOINED: Final = ("molmo2",)
 _ADDED: Final = ("molmo", "molmo2")
 """Model types whose embeddings of media are added to those of their placeholders."""
 _AXES: Final[Mapping[object, MediaAxes]] = {
+    "chatglm_4v": "corner",
     "hunyuan_vl": "numbered",
     "hy_v4_vl": "blocks",
     "isaac": "corner",
@@ -180,9 +181,12 @@ def _unnamed(config: Mapping[str, object]) -> int | None:
     if is_deepseek_ocr(config):
         return PLACEHOLDER
     match config.get("model_type"), config.get("llm_config"):
-        case "chameleon", _:
+        case "chameleon" | "emu3", _:
             words = config.get("vocabulary_map")
             token = words.get("<image>") if isinstance(words, Mapping) else None
+            return token if isinstance(token, int) else None
+        case "chatglm_4v", _:
+            token = config.get("pad_token_id")
             return token if isinstance(token, int) else None
         case "ovis2_5" | "keye" | "keye_vl1_5" | "llava_onevision2", _:
             return _QWENS_PAD

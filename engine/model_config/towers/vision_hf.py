@@ -16,6 +16,7 @@ from .vision_moonvit import kimi_k3, kimi_k25, kimi_vl
 from .vision_ovis import ovis2, ovis2_5
 from .vision_perception import perception_lm
 from .vision_qwen import (
+    chatglm_4v,
     dots_ocr,
     ernie4_5_vl,
     exaone4_5,
@@ -131,6 +132,7 @@ _READERS: Final[Mapping[str, Callable[[VisionFields], VisionSpec]]] = {
     "aya_vision": aya_vision,
     "bailing_moe_v3_vl": ling3_vl,
     "bee": normed_onevision,
+    "chatglm_4v": chatglm_4v,
     "cohere2_vision": cohere2_vision,
     "cosmos3_edge": cosmos3_edge,
     "deepseek_vl": deepseek_vl,

@@ -254,6 +254,59 @@ def glm4v(model: VisionFields) -> VisionSpec:
     )
 
 
+def chatglm_4v(model: VisionFields) -> VisionSpec:
+    """GLM-4V 9B: EVA2-CLIP, whose layers norm what they add, and the projector of later GLMs. The tokens around a
+    picture have embeddings of the tower."""
+    vision, outputs = model.vision, model.hidden
+    hidden, heads = vision.integer("hidden_size", 1792), vision.integer("num_heads", 16)
+    size, pixels = side_of(vision, "patch_size", 14), side_of(vision, "image_size", 1120)
+    side, count = pixels // size, vision.integer("num_positions", 6401)
+    if side % 2 or count != side * side + 1:
+        raise ConfigError(
+            f"num_positions is {count} for pictures of {side} patches a side, expected an even number of these and one "
+            "position for each patch and the class token"
+        )
+    mixer = attention_of(heads, hidden, bias=True)
+    inner, activation = vision.integer("intermediate_size", 15_360), activation_of(vision, "hidden_act", "gelu")
+    norm = ProjectorNorm("projector.norm1", "layer", 1e-5, bias=True)
+    wide = model.whole.integer("ffn_hidden_size", 13_696)
+    products = (
+        ProjectorProduct("projector.conv", outputs, True, channels_first=True),
+        ProjectorProduct("projector.linear_proj", outputs, False, "gelu", norm=norm),
+        ProjectorProduct("projector.dense_h_to_4h", wide, False, "silu", gate="projector.gate_proj"),
+        ProjectorProduct("projector.dense_4h_to_h", outputs, False),
+    )
+    return VisionSpec(
+        architecture=model.whole.text("model_type"),
+        names="chatglm",
+        vocab_size=0,
+        hidden_size=hidden,
+        layers=(
+            LayerSpec(
+                replace(mixer, fused=True, name="attention", into="query_key_value", out="dense"),
+                MLPSpec(inner, activation, True, ("mlp.fc1",), "mlp.fc2", gated=False),
+                Norms(mixer_out="input_layernorm", mlp_out="post_attention_layernorm", kind="layer", bias=True),
+            ),
+        )
+        * vision.integer("num_hidden_layers", 63, most=MOST_LAYERS),
+        max_position=count,
+        norm_eps=vision.positive("layer_norm_eps", 1e-6),
+        prefix="transformer.layers",
+        patch=size,
+        channels=vision.integer("in_channels", 3),
+        patch_name="patch_embedding.proj",
+        positions="exact",
+        position_name="patch_embedding.position_embedding",
+        class_token=True,
+        class_name="patch_embedding.cls_embedding",
+        merge=2,
+        projector=ProjectorSpec(products),
+        words=tuple(model.whole.integer(f"{mark}_token_id", least=0) for mark in ("boi", "eoi")),
+        word_names=("boi", "eoi"),
+        out_scale=1 / vision.positive("scaling_factor", 8.0),
+    )
+
+
 def glm_ocr(model: VisionFields) -> VisionSpec:
     """GLM-OCR: a GLM-4V without learned positions, with norms of heads and biases."""
     vision = model.vision

@@ -271,6 +271,10 @@ class VisionSpec(Backbone):
     """Name of the :data:`MARKS` embeddings."""
     words: tuple[int, ...] = ()
     """Text tokens whose embeddings are the tower's."""
+    word_names: tuple[str, ...] = ()
+    """Names of the tensors of these; empty: they are the last of the projector's table (Ovis 2)."""
+    out_scale: float = 1.0
+    """Factor on embeddings, also on those of text tokens."""
     unused: tuple[str, ...] = ()
     """Prefixes of tensors in checkpoints that are not used."""
 
@@ -344,8 +348,9 @@ class VisionSpec(Backbone):
             found[f"{self.padding}.weight"] = (2, self.taken_size)
         if self.marks:
             found[f"{self.marks}.weight"] = (MARKS, self.embedding_size)
-        if self.words:
+        if self.words and not self.word_names:
             found["words.weight"] = (len(self.words), self.embedding_size)
+        found |= {f"{name}.weight": (self.embedding_size,) for name in self.word_names}
         if self.pool == "probe":
             found.update(self._head_shapes())
         for number in range(len(self.deepstack)):

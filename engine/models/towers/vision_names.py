@@ -35,6 +35,10 @@ _RENAMED: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
         (r"\.linear\.", "."),
         (r"\A(?:model\.)?embed_vision\.", "projector."),
     ),
+    "chatglm": (
+        (r"\Atransformer\.vision\.(?:linear_proj\.|(?=conv\.))", "projector."),
+        (r"\Atransformer\.vision\.", ""),
+    ),
     "deepseek_vl2": (
         (r"\Avision\.", ""),
         (r"\.attn\.qkv\.", ".attn.qkv_proj."),
@@ -139,12 +143,12 @@ def tower_tensors(spec: VisionSpec, tensors: Named) -> Iterator[tuple[str, torch
         if spec.names == "llama4" and name == f"{spec.position_name}.weight":
             tensor = tensor.roll(1, 0)  # the class token's position is stored behind those of patches
         shape = shapes.get(name)
-        if tensor.dim() > 2 and shape is not None and tensor.numel() == math.prod(shape):
+        if shape is not None and tensor.dim() > len(shape) and tensor.numel() == math.prod(shape):
             tensor = tensor.reshape(shape)  # a convolution with stride equal to its size, or a single row
         if spec.names == "ovis2_5" and name == "projector.vte.weight":
             yield f"{spec.marks}.weight", tensor[-MARKS:]
             tensor = tensor[:-MARKS]
-        if spec.words and name == "projector.table.weight":
+        if spec.words and not spec.word_names and name == "projector.table.weight":
             yield "words.weight", tensor[-len(spec.words) :]
             tensor = tensor[: -len(spec.words)]
         if spec.names == "gemma4" and _TURNED.search(name):

@@ -77,8 +77,11 @@ class VisionTower(Tower):
         if self._marks is not None:
             weights.add(f"{spec.marks}.weight", self._marks)
         self._words = context.empty(len(spec.words), spec.embedding_size, dtype=context.stream) if spec.words else None
-        if self._words is not None:
+        if self._words is not None and not spec.word_names:
             weights.add("words.weight", self._words)
+        for number, name in enumerate(spec.word_names):
+            assert self._words is not None
+            weights.add(f"{name}.weight", self._words[number])
         self._deepstack = [
             Projector(weights, projector, hidden, spec.merge, context, f"deepstack.{number}.")
             for number, projector in enumerate([spec.deepstack_projector] * len(spec.deepstack))
@@ -90,7 +93,7 @@ class VisionTower(Tower):
         return self.spec.shapes()
 
     def words(self) -> dict[int, torch.Tensor]:
-        return {} if self._words is None else dict(zip(self.spec.words, self._words, strict=True))
+        return {} if self._words is None else dict(zip(self.spec.words, self._scaled(self._words), strict=True))
 
     def load(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
         self.weights.load(tower_tensors(self.spec, tensors))
@@ -195,8 +198,12 @@ class VisionTower(Tower):
             hidden = shown
         if (side := self.spec.filled_up) > 1:
             hidden = _squares(hidden, self.spec.side, side)
-        made = projector(hidden)
+        made = self._scaled(projector(hidden))
         return made if back is None else made[back]
+
+    def _scaled(self, embeddings: torch.Tensor) -> torch.Tensor:
+        scale = self.spec.out_scale
+        return embeddings if scale == 1.0 else embeddings * scale
 
     def _positions_of(self, patches: Patches, table: torch.Tensor) -> torch.Tensor:
         """Position embeddings of the patches, [patches, hidden]."""

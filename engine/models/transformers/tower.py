@@ -375,6 +375,11 @@ def _chameleon(model: Any, pixel_values: torch.Tensor) -> torch.Tensor:
     return _one(model.get_image_tokens(pixel_values))
 
 
+def _emu3(model: Any, pixel_values: torch.Tensor, image_sizes: torch.Tensor) -> torch.Tensor:
+    """int64 [embeddings]: the tokens of a picture, with one at the end of each row."""
+    return _one(model.model.get_image_tokens(pixel_values, image_sizes))
+
+
 def _apertus(model: Any, pixel_values: torch.Tensor, image_sizes: torch.Tensor) -> torch.Tensor:
     """int64 [embeddings]: the tokens of a picture."""
     (tokens,) = model.model.get_image_tokens(pixel_values, image_sizes)
@@ -435,6 +440,7 @@ _METHODS: Final[Mapping[tuple[str, str], Callable[..., torch.Tensor]]] = {
     ("Apertus1p5ForConditionalGeneration", "audio"): _apertus_sounds,
     ("Apertus1p5ForConditionalGeneration", "image"): _apertus,
     ("ChameleonForConditionalGeneration", "image"): _chameleon,
+    ("Emu3ForConditionalGeneration", "image"): _emu3,
     ("FuyuForCausalLM", "image"): _fuyu,
     ("Gemma3nForConditionalGeneration", "audio"): _gemma3n_sounds,
     ("Gemma4ForConditionalGeneration", "audio"): _gemma4_sounds,

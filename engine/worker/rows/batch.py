@@ -44,6 +44,7 @@ def build_batch(
             caches,
             _paged(layout, longest, table, device),
             drawn=[table.drawn(row) for row in rows],
+            prompt_lens=[table.prompt_len(row) for row in rows],
         )
     else:
         forward = ForwardBatch.whole(tokens, VarlenBatch(torch.from_numpy(layout.query_start), longest))

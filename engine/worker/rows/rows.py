@@ -175,6 +175,10 @@ class RowTable:
         death."""
         return row.start >= self._prompt_len[row.slot]
 
+    def prompt_len(self, row: RowStep) -> int:
+        """Tokens of the row's prompt, also when its answer is computed again."""
+        return self._prompt_len[row.slot]
+
     def want_prompt_logprobs(self, rows: Sequence[RowStep]) -> bool:
         return any(self._prompt_logprobs[row.slot] is not None for row in rows)
 

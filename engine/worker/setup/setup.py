@@ -129,6 +129,8 @@ def open_family(config: WorkerConfig, device: str) -> Family:
         )
     if config.group_size > 1:
         checkpoint = split_checkpoint(checkpoint, config)
+    if device != "cpu" and isinstance(checkpoint.config, ModelSpec):
+        _check_device(checkpoint.config)
     media = sees(checkpoint, config)
     if config.prompt_embeds or (_sees_prompts_whole(checkpoint) and not checkpoint.is_text_part):
         media = with_prompts(media, checkpoint)
@@ -137,6 +139,15 @@ def open_family(config: WorkerConfig, device: str) -> Family:
     if _sees_prompts_whole(checkpoint):
         raise SetupError(f"--language-model-only: {checkpoint.config.architecture} is not served without its pictures")
     return _FAMILIES[type(checkpoint.config)](checkpoint, device)
+
+
+def _check_device(spec: ModelSpec) -> None:
+    """Raise :class:`SetupError` for a model that runs on a CPU alone."""
+    if any(group.by_prompt for group in spec.cache_groups):
+        raise SetupError(
+            f"{spec.architecture} attends to its prompt and the end of its answer, which no step on a GPU knows: use "
+            "--device cpu"
+        )
 
 
 def _sees_prompts_whole(checkpoint: Checkpoint) -> bool:

@@ -28,7 +28,7 @@ from .grids import (
     Ling3VLProcessor,
     OpenCUAProcessor,
 )
-from .images.apertus import ApertusImages
+from .images.apertus import ApertusImages, Emu3Images
 from .images.cohere2 import Cohere2VisionImages
 from .images.fuyu import FuyuImages
 from .images.gemma4 import Gemma4UnifiedImages
@@ -62,6 +62,7 @@ from .pictures import (
 )
 from .processor_name import processor_name
 from .published import (
+    ChatGLM4VProcessor,
     EagleProcessor,
     H2OVLProcessor,
     InternVLChatProcessor,
@@ -73,6 +74,7 @@ from .published import (
     NVLMProcessor,
     Ovis25Processor,
     Phi4SiglipProcessor,
+    UnlimitedOcrProcessor,
 )
 from .slices import CanvasSlicesProcessor, MergedSlicesProcessor, SampledSlicesProcessor
 from .sounds import SOUND_PROCESSORS
@@ -85,6 +87,7 @@ OWN: Final[Mapping[str, Any]] = {
     "Apertus1p5Processor": ApertusProcessor,
     "AudioFlamingo3Processor": AudioFlamingo3Processor,
     "Blip2Processor": Blip2Processor,
+    "ChatGLM4VProcessor": ChatGLM4VProcessor,
     "CLIPProcessor": LonePictures,
     "ColModernVBertProcessor": ColModernVBertProcessor,
     "Cosmos3EdgeProcessor": Cosmos3EdgeProcessor,
@@ -133,6 +136,7 @@ OWN: Final[Mapping[str, Any]] = {
     "SiglipProcessor": LonePictures,
     "SmolVLMProcessor": SmolVLMProcessor,
     "UltravoxProcessor": UltravoxProcessor,
+    "UnlimitedOcrProcessor": UnlimitedOcrProcessor,
     "VibeVoiceAsrProcessor": VibeVoiceAsrProcessor,
     "VideoLlama3Processor": VideoLlama3Processor,
     "VoxtralProcessor": VoxtralProcessor,
@@ -142,6 +146,7 @@ OWN: Final[Mapping[str, Any]] = {
 OWN_IMAGES: Final[Mapping[str, Any]] = {
     "Apertus1p5Processor": ApertusImages,
     "Cohere2VisionProcessor": Cohere2VisionImages,
+    "Emu3Processor": Emu3Images,
     "FuyuProcessor": FuyuImages,
     "Gemma4UnifiedProcessor": Gemma4UnifiedImages,
     "Inkling2Processor": Inkling2Images,
@@ -166,6 +171,7 @@ another."""
 _UNNAMED: Final[Mapping[str, str]] = {
     "bailing_moe_v3_vl": "Ling3VLProcessor",
     **dict.fromkeys(("bee", "r_4b"), "NormedOnevisionProcessor"),
+    "chatglm_4v": "ChatGLM4VProcessor",
     "deepseek_vl_v2": "DeepseekVLV2Processor",
     "dots_ocr": "DotsVLProcessor",
     "eagle_2_5_vl": "Eagle2_5_VLProcessor",
@@ -194,6 +200,7 @@ _UNNAMED: Final[Mapping[str, str]] = {
     "qwen3_omni_moe_thinker": "Qwen3OmniMoeProcessor",
     **dict.fromkeys(("step5_vl", "step_vl"), "Step3VLProcessor"),
     "ultravox": "UltravoxProcessor",
+    "unlimited-ocr": "UnlimitedOcrProcessor",
 }
 """Processors by model type, if transformers has none and published files name none, or one of their own code."""
 ALIKE: Final[Mapping[str, str]] = dict.fromkeys(

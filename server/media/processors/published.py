@@ -14,7 +14,7 @@ from stentor.engine.model_config.towers.vision_fields import side_of
 from ...text.templates.placeholders import NUMBER
 from .audio import ParakeetSounds
 from .grids import GridProcessor
-from .images.deepseek_ocr import DeepseekOcr2Images, DeepseekOcrImages
+from .images.deepseek_ocr import DeepseekOcr2Images, DeepseekOcrImages, UnlimitedOcrImages
 from .images.eagle import EagleImages
 from .images.h2ovl import H2OVLImages
 from .images.isaac import IsaacImages
@@ -224,6 +224,25 @@ class DeepseekOcrProcessor(OwnProcessor):
         return self.image_token * int(self.image_processor.embeddings(image_inputs, image_idx))
 
 
+class UnlimitedOcrProcessor(DeepseekOcrProcessor):
+    """Only the one picture of a conversation has tiles."""
+
+    in_company: Mapping[str, object] = {"crop_to_patches": False}
+    """Options for pictures beside others."""
+
+    @classmethod
+    def of(cls, folder: Path) -> "UnlimitedOcrProcessor":
+        """From the files of a model."""
+        files = ModelFiles(folder)
+        told = {**(files.read("processor_config.json").get("image_processor") or {})}
+        told |= files.read("preprocessor_config.json")
+        known = ("size", "tile_size", "min_patches", "max_patches")
+        images = UnlimitedOcrImages(**{name: told[name] for name in known if name in told})
+        if images.size.height <= (least := int(told.get("maximum_pad_value", 640))):
+            raise ValueError(f"size is {images.size.height} pixels a side, expected more than {least}")
+        return cls(images)
+
+
 class IsaacProcessor(GridProcessor):
     """A picture is a token for each square of patches, without marks."""
 
@@ -272,6 +291,35 @@ class Phi4SiglipProcessor(OwnProcessor):
 
     def replace_image_token(self, image_inputs: Any, image_idx: int, **_: Any) -> str:
         return "<|dummy_0|>" * int(image_inputs["spatial_shapes"][image_idx].prod())
+
+
+class ChatGLM4VProcessor(OwnProcessor):
+    """Of GLM-4V 9B: a picture is one square, a token for each four of its patches between two marks."""
+
+    _around = "<|begin_of_image|>", "<|end_of_image|>"
+    _embedded = "<|endoftext|>"
+    image_token = _embedded.join(_around)
+
+    def __init__(self, image_processor: Any = None) -> None:
+        super().__init__(image_processor)
+        self._side = 40
+
+    @classmethod
+    def of(cls, folder: Path) -> "ChatGLM4VProcessor":
+        """From the files of a model."""
+        vision = Fields(Fields(ModelFiles(folder).read("config.json")).table("vision_config") or {})
+        pixels = side_of(vision, "image_size", 1120)
+        square = {"height": pixels, "width": pixels}
+        made = cls(transformers.CLIPImageProcessorPil(size=square, do_center_crop=False))
+        made._side = pixels // side_of(vision, "patch_size", 14) // 2
+        return made
+
+    def grid(self, _: Mapping[str, Any]) -> tuple[int, int, int]:
+        """Frames, rows and columns of a picture's embeddings."""
+        return 1, self._side, self._side
+
+    def replace_image_token(self, image_inputs: Any, image_idx: int, **_: Any) -> str:
+        return (self._embedded * self._side**2).join(self._around)
 
 
 class MuseProcessor(GridProcessor):

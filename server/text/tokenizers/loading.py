@@ -17,7 +17,7 @@ from .tekken import TEKKEN, Tekken
 from .tiktoken import load_tiktoken, tiktoken_file
 from .tokenizer import ChatTemplates, Tokenizer
 
-_BEGUN: Final = ("molmo2",)
+_BEGUN: Final = ("emu3", "molmo2")
 """Model types whose processor in transformers begins each prompt with the tokenizer's BOS, or its EOS if it has none,
 whether or not the tokenizer does."""
 _SPECIAL_NAMES: Final = (*("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token"),)

@@ -56,14 +56,14 @@ TEXTS: dict[str, str] = {
 """A multimodal model, by the model type of its text."""
 UNREADABLE = {
     *("deepseek_v2", "deepseek_ocr2_text", "glm4v_text", "glm4v_moe_text", "hunyuan_vl_text", "qwen3_omni_moe_text"),
-    *("cohere_compass_text", "qwen4_exp_text"),
+    *("cohere_compass_text", "qwen4_exp_text", "unlimited_ocr_text"),
 }
 """Whose class's defaults describe no model that could run."""
 WRITTEN_OUT = {"kimi_linear", "mimo_v2", "mistral_large3", "nemotron_h"}
 """Whose published files omit nothing."""
 CODE_ALONE = {
     *("bailing_moe_v3_vl_text", "isaac_text", "keye_text", "mimo_v2", "minicpmv_text", "mistral_large3", "mistral_own"),
-    *("molmo", "step3_text", "step5"),
+    *("chatglm_4v_text", "molmo", "step3_text", "step5"),
 }
 """For which transformers has no class."""
 

@@ -182,7 +182,6 @@ def test_later_runs_of_a_loop_coder_cache_a_window_and_see_the_first_run() -> No
         ({**LOOP_CODER, "dual_chunk_attention_config": {}}, "with attention in two chunks, is not native here"),
         ({**QWEN, "no_bias": False}, "no_bias is false, expected true: no other form is known"),
         ({**CHATGLM, "position_encoding_2d": True}, "with two positions of each token .ChatGLM-6B., is not native"),
-        ({**CHATGLM, "vision_config": {}}, "that sees .vision_config., is not native here"),
         ({**CHATGLM, "quantization_bit": 4}, "quantization_bit is 4, expected 0"),
         ({**CHATGLM, "rmsnorm": False}, "rmsnorm is false, expected true"),
         ({**BAICHUAN, "tie_word_embeddings": True}, "a head that is the embedding has no norm"),

@@ -388,7 +388,15 @@ def _chameleon() -> _Processor:
     return _Processor("ChameleonProcessor", images, _CHAMELEON, names, settings={"image_seq_length": 16})
 
 
+def _emu3() -> _Processor:
+    images = transformers.Emu3ImageProcessor(min_pixels=8 * 8 * 4, max_pixels=8 * 8 * 24)
+    names = {"image_token": "<image>", "boi_token": "<start_of_image>", "eoi_token": "<end_of_image>"}
+    names |= {"image_wrapper_token": "<image_soft_token>", "eof_token": "<end_of_utterance>"}
+    return _Processor("Emu3Processor", images, LLAVA.replace("<image>\n", "<image>"), names)
+
+
 _PROCESSORS: Final = {
+    "emu3": _emu3,
     "chameleon": _chameleon,
     "fast_vlm": _fast_vlm,
     "fuyu": _fuyu,

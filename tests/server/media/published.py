@@ -17,7 +17,7 @@ from stentor.engine.models.transformers.tower import TransformersTower
 from stentor.tests.parity.published import PUBLISHED
 from stentor.tests.parity.published_slices import QUERIES
 from stentor.tests.server.media.test_prompts import Family, family_in
-from stentor.tests.support.vision_models import CHATML, PATCH, QWEN, SIDE, SPECIAL, write_tokenizer
+from stentor.tests.support.vision_models import CHATML, PAD, PATCH, QWEN, SIDE, SPECIAL, write_tokenizer
 
 _HALF: Final = [0.5, 0.5, 0.5]
 
@@ -62,6 +62,11 @@ _FILES: Final[Mapping[str, _Files]] = {
             }
         },
     ),
+    "chatglm_4v": _Files(
+        CHATML.replace("IMAGE", "<|begin_of_image|><|endoftext|><|end_of_image|>"),
+        {},
+        {PAD: "<|endoftext|>", "<img>": "<|begin_of_image|>", "</img>": "<|end_of_image|>"},
+    ),
     "dots_ocr": _Files(
         CHATML.replace("IMAGE", "<|img|><|imgpad|><|endofimg|>"),
         {
@@ -89,6 +94,10 @@ _FILES: Final[Mapping[str, _Files]] = {
             "processor_config.json": {"processor_class": "DeepseekVLV2Processor", "patch_size": 16},
             "preprocessor_config.json": {"size": {"height": 128, "width": 128}, "tile_size": 64},
         },
+    ),
+    "unlimited_ocr_published": _Files(
+        CHATML.replace("IMAGE", "<image>\n"),
+        {"preprocessor_config.json": {"size": {"height": 704, "width": 704}, "tile_size": 64}},
     ),
     "deepseek_vl2": _Files(
         CHATML.replace("IMAGE", "<image>\n"),

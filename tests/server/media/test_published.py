@@ -46,6 +46,7 @@ def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 PROMPTS = {
     "eagle2_5": "<image 1><img>{}</img>",
     "bee": "{}\n",
+    "chatglm_4v": "<|begin_of_image|>{}<|end_of_image|>",
     "deepseek_ocr": "{}\n",
     "deepseek_vl2": "{}\n",
     "dots_ocr": "<|img|>{}<|endofimg|>",
@@ -58,6 +59,7 @@ PROMPTS = {
     "opencua": "<|media_begin|>image<|media_content|>{}<|media_end|>",
     "skywork_r1v": "<img>{}</img>\n",
     "ovis2_6": "{}\n",
+    "unlimited_ocr_published": "{}\n",
     "phi3_v": "{}",
     "kimi_k3": "<|media_begin|>image 40x30<|media_content|>{}<|media_end|>",
     "kimi_vl": "<|media_start|>image<|media_content|>{}<|media_end|>",
@@ -456,6 +458,13 @@ def test_a_tower_of_internvl_of_another_form_is_refused(config: dict[str, object
 def test_a_tower_of_ovis_of_another_form_is_refused(config: dict[str, object], why: str) -> None:
     with pytest.raises(ConfigError, match=why):
         vision_spec_from_hf({"model_type": "ovis2_5", **config}, 64)
+
+
+@pytest.mark.parametrize(("change", "count"), [({"image_size": 1106}, 6401), ({"num_positions": 6400}, 6400)])
+def test_a_tower_of_glm_4v_has_a_position_for_each_patch_of_whole_squares(change: dict[str, int], count: int) -> None:
+    config = {"model_type": "chatglm_4v", "boi_token_id": 1, "eoi_token_id": 2, "vision_config": {**change}}
+    with pytest.raises(ConfigError, match=f"num_positions is {count} for pictures of"):
+        vision_spec_from_hf(config, 64)
 
 
 def test_kimis_learned_positions_are_a_square() -> None:

@@ -1,10 +1,11 @@
-"""Pictures of Apertus 1.5: of about as many pixels as they have, in whole squares, each of which becomes a token."""
+"""Pictures of Apertus 1.5 and Emu3: of about as many pixels as they have, in squares, each of which is a token."""
 
 from typing import Any, ClassVar
 
 import numpy as np
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
 from transformers.processing_utils import ImagesKwargs
+from transformers.utils.constants import OPENAI_CLIP_MEAN, OPENAI_CLIP_STD
 
 from .base import OwnImages, Scaling
 from .tiles import Pixels
@@ -29,6 +30,7 @@ class ApertusImages(OwnImages):
     def __init__(self, **settings: Any) -> None:
         """Files call the bounds ``min_pixels`` and ``max_pixels``."""
         told = dict(settings.pop("size", None) or {})
+        told |= {name: settings.pop(name) for name in ("min_pixels", "max_pixels") if name in settings}
         names = ("min_pixels", "shortest_edge"), ("max_pixels", "longest_edge")
         size = {edge: told.get(name, told.get(edge, self.size[edge])) for name, edge in names}
         super().__init__(**settings, size=size)
@@ -47,3 +49,10 @@ class ApertusImages(OwnImages):
         beyond = [((0, 0), (0, most[0] - rows), (0, most[1] - columns)) for rows, columns in sizes]
         filled = [np.pad(values, widths) for values, widths in zip(made, beyond, strict=True)]
         return {"pixel_values": np.stack(filled), "image_sizes": sizes}
+
+
+class Emu3Images(ApertusImages):
+    image_mean = OPENAI_CLIP_MEAN
+    image_std = OPENAI_CLIP_STD
+    size: ClassVar = {"shortest_edge": 512 * 512, "longest_edge": 1024 * 1024}
+    spatial_factor = 8

@@ -7,6 +7,8 @@ from transformers.feature_extraction_utils import BatchFeature
 from transformers.models.deepseek_ocr2.image_processing_pil_deepseek_ocr2 import DeepseekOcr2ImageProcessorPil
 from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import get_optimal_tiled_canvas
 
+_NO_TILE: Final = 1 << 30
+"""A side in pixels that no picture exceeds."""
 _PIXELS: Final = 64
 """Pixels on each side of the square that becomes one embedding."""
 
@@ -45,3 +47,14 @@ class DeepseekOcrImages(DeepseekOcr2Images):
         columns, rows = inputs["patches_grid"][index]
         tiles = rows * tile * (columns * tile + 1) if inputs["num_local_patches"][index] else 0
         return int(whole * (whole + 1) + 1 + tiles)
+
+
+class UnlimitedOcrImages(DeepseekOcrImages):
+    """Without tiles the whole is as large as with them."""
+
+    max_patches = 32
+
+    def _preprocess(self, images: Any, **given: Any) -> BatchFeature:  # type: ignore[override]
+        if not given["crop_to_patches"]:
+            given |= {"crop_to_patches": True, "tile_size": _NO_TILE}
+        return super()._preprocess(images, **given)
