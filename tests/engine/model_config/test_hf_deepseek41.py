@@ -8,6 +8,7 @@ from stentor.engine.model_config.config_fields import ConfigError
 from stentor.engine.model_config.hf.config import model_spec_from_hf
 from stentor.engine.model_config.spec.compressed_attention import CompressedAttentionSpec
 from stentor.engine.model_config.spec.model import ModelSpec
+from stentor.engine.model_config.towers.media_spec import media_spec
 from stentor.tests.engine.model_config.test_hf_deepseek4 import FLASH as V4
 
 TEXT: dict[str, Any] = {
@@ -88,6 +89,10 @@ def test_four_layers_cache_entries(spec: ModelSpec) -> None:
 
 def test_layers_of_all_tokens_extend_the_context_too(spec: ModelSpec) -> None:
     assert [mixers(spec)[number].rope.theta for number in (0, 2, 39)] == [10_000.0, 160_000.0, 160_000.0]
+
+
+def test_pictures_are_not_taken() -> None:
+    assert media_spec({**FLASH, "image_token_id": 129_264}) is None
 
 
 @pytest.mark.parametrize(
