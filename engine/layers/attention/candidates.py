@@ -24,6 +24,8 @@ def candidate_blocks(
     blocks: EntryBlocks,
     most: int,
     spec: CandidatesSpec,
+    *,
+    by_token: bool,
 ) -> torch.Tensor:
     """The blocks with the best score of any entry, and the block of a token's last entry: int64 [tokens, top_k],
     ascending, -1 in place of blocks that a token does not see.
@@ -32,10 +34,11 @@ def candidate_blocks(
         q: the index's queries [tokens, heads, dim]; ``by_head``: weights, float32 [tokens, heads].
         index: keys [blocks, places, dim], in which ``blocks`` finds those of entries.
         most: entries of the longest row.
+        by_token: whether tokens are scored one by one.
     """
     count = -(-most // spec.size)
     out = q.new_full((len(q), spec.top_k), -1, dtype=torch.int64)
-    for part, seen, entries in _parts(tokens, blocks, most, q.shape[2] + q.shape[1]):
+    for part, seen, entries in _parts(tokens, blocks, most, q.shape[2] + q.shape[1], by_token):
         wide = torch.nn.functional.pad(entries, (0, -entries.shape[1] % spec.size), value=most)
         scores = _scores(q[part], by_head[part], index, tokens.rows[part], blocks, wide)
         scores = scores.masked_fill(wide >= seen[:, None], -torch.inf).unflatten(1, (-1, spec.size)).amax(2)
@@ -56,6 +59,8 @@ def top_candidates(
     blocks: EntryBlocks,
     among: torch.Tensor | None,
     spec: EntryIndexSpec,
+    *,
+    by_token: bool,
 ) -> torch.Tensor:
     """The best entries of the blocks ``among`` those of :func:`candidate_blocks`: int64 [tokens, top_k], ascending,
     followed by -1. The other arguments are as there."""
@@ -64,7 +69,7 @@ def top_candidates(
     size, out = spec.candidates.size, q.new_full((len(q), spec.top_k), -1, dtype=torch.int64)
     within = torch.arange(size, device=q.device)
     width = among.shape[1] * size
-    for part, seen, _ in _parts(tokens, blocks, width, q.shape[2] + q.shape[1]):
+    for part, seen, _ in _parts(tokens, blocks, width, q.shape[2] + q.shape[1], by_token):
         entries = (among[part][:, :, None] * size + within).flatten(1)
         visible = (among[part].repeat_interleave(size, dim=1) >= 0) & (entries < seen[:, None])
         scores = _scores(q[part], by_head[part], index, tokens.rows[part], blocks, entries.where(visible, 0))
@@ -77,12 +82,12 @@ def top_candidates(
 
 
 def _parts(
-    tokens: PassTokens, blocks: EntryBlocks, most: int, each: int
+    tokens: PassTokens, blocks: EntryBlocks, most: int, each: int, by_token: bool
 ) -> Iterator[tuple[slice, torch.Tensor, torch.Tensor]]:
     """Tokens that are scored together, how many entries each of them sees, and entries [tokens, n] that hold these: of
-    one token on a CPU, and otherwise up to ``most``, for each of which ``each`` numbers are needed."""
+    one token, or otherwise up to ``most``, for each of which ``each`` numbers are needed."""
     seen = (tokens.positions + 1) // blocks.ratio
-    if seen.device.type == "cpu":
+    if by_token:
         for at, count in enumerate(seen.tolist()):
             if count:
                 yield slice(at, at + 1), seen[at : at + 1], torch.arange(count)[None]

@@ -34,6 +34,7 @@ class EntryIndex:
         """``prefix``: of the layer."""
         assert spec.index is not None
         self._spec, self._rope_dim = spec.index, spec.rope_dim
+        self._by_token = context.device.type == "cpu"
         self._cos, self._sin = table
         queries, by_head = spec.indexing(hidden)
         self._queries = Linear.of(weights, prefix, queries, context, dtype=context.dtype)
@@ -76,13 +77,15 @@ class EntryIndex:
         q, by_head = q.to(cache.index.dtype), (self._by_head(x.float()) * spec.scale).contiguous()
         if spec.candidates is not None and most > spec.candidates.most:
             if not spec.candidates.chooses:
-                among = chosen.blocks
-                chosen.positions = top_candidates(q, by_head, cache.index, tokens, blocks, among, spec)
+                chosen.positions = top_candidates(
+                    q, by_head, cache.index, tokens, blocks, chosen.blocks, spec, by_token=self._by_token
+                )
                 return
-            chosen.blocks = candidate_blocks(q, by_head, cache.index, tokens, blocks, most, spec.candidates)
+            chosen.blocks = candidate_blocks(
+                q, by_head, cache.index, tokens, blocks, most, spec.candidates, by_token=self._by_token
+            )
         taken = q, by_head, cache.index, attention
-        found = kernels.top_tokens(*taken, top_k=spec.top_k, ratio=blocks.ratio, block=blocks.block)
-        chosen.positions = found.long()
+        chosen.positions = kernels.top_tokens(*taken, top_k=spec.top_k, ratio=blocks.ratio, block=blocks.block).long()
 
     def _turned(self, x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         return rotated(x, self._cos, self._sin, positions, self._rope_dim)
