@@ -221,8 +221,10 @@ class ChosenTokens:
     """The tokens chosen by an index, for its layer and later layers that share it."""
 
     positions: torch.Tensor | None = None
-    """int32 [tokens, top_k], see :func:`stentor.kernels.top_tokens`; None: each token sees all before it. Every layer
-    with an index overwrites it."""
+    """int32 [tokens, top_k], see :func:`stentor.kernels.top_tokens`, or int64 for entries; None: each token sees all
+    before it. Every layer with an index overwrites it."""
+    blocks: torch.Tensor | None = None
+    """int64 [tokens, blocks]: of entries, among which later indexes choose; -1: none."""
 
 
 @dataclass
@@ -235,6 +237,8 @@ class Carried:
     """float32 [tokens, size]: what a router computed, for that of the next layer."""
     words: Stream | None = None
     """[tokens, hidden]: the embeddings, for shared blocks."""
+    mix: Stream | None = None
+    """float32 [tokens, weights of streams], from one part of a layer to the next; None before the first."""
     kept: dict[int, Stream] = field(default_factory=dict)
     """[tokens, hidden]: the stream before each of these layers, for blends."""
     distances: torch.Tensor | None = None
@@ -269,7 +273,7 @@ class ForwardBatch:
     states: StateBatch | None = None
     """For recurrent mixers."""
     chosen: ChosenTokens = field(default_factory=ChosenTokens)
-    """For sparse latent attention."""
+    """For sparse attention to latents or entries."""
     carried: Carried = field(default_factory=Carried)
     """For experts beside two layers, and for shared blocks."""
     token_types: torch.Tensor | None = None

@@ -1,5 +1,6 @@
 """Reads the weights of a checkpoint under transformers' names, one tensor at a time."""
 
+import itertools
 import math
 import mmap
 from collections.abc import Callable, Iterator, Mapping, Set
@@ -21,6 +22,7 @@ from .checkpoint import Checkpoint
 from .ct2_file import CT2Variable, read_ct2
 from .ct2_whisper import tensors as ct2_tensors
 from .errors import CheckpointError
+from .folded_tokens import folded_tokens
 from .gguf.file import GGUFFile
 from .gguf.mmproj_modules import ModuleParts
 from .gguf.mmproj_tensors import FIRST_FRAME, IGNORED, SECOND_FRAME, TowerParts
@@ -98,7 +100,7 @@ def iterate_weights(
     tell = progress or (lambda done, total: None)
     match checkpoint.format:
         case "safetensors" | "pytorch":
-            return _as_stored(checkpoint, device, tell)
+            return itertools.chain(_as_stored(checkpoint, device, tell), _token_numbers(checkpoint))
         case "gguf":
             return gguf_weights(checkpoint, dtype, device, raw, tell, head=head)
         case "ct2":
@@ -126,6 +128,23 @@ def _as_stored(checkpoint: Checkpoint, device: torch.device, tell: Progress) -> 
                     tell(done, total)
                 before = stored.offset
             mapped.let_go(stored.offset + stored.nbytes)
+
+
+def _token_numbers(checkpoint: Checkpoint) -> Iterator[tuple[str, torch.Tensor]]:
+    """The numbers of tokens in n-grams, int64 [vocabulary], of each layer whose n-grams are of alike tokens. Raises
+    :class:`CheckpointError`."""
+    spec = checkpoint.config
+    if not isinstance(spec, ModelSpec):
+        return
+    layers = ((spec.layer_prefix(at), each) for at, layer in enumerate(spec.layers) if (each := layer.ngrams))
+    numbers: torch.Tensor | None = None
+    for prefix, ngrams in layers:
+        if not ngrams.folded:
+            continue
+        if numbers is None:
+            found = folded_tokens(checkpoint.folder, ngrams.vocab_size, ngrams.folded, ngrams.eos)
+            numbers = torch.tensor(found)
+        yield f"{prefix}.{ngrams.numbers}", numbers
 
 
 def tensors_from(file: Path) -> Iterator[tuple[str, torch.Tensor]]:

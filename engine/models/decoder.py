@@ -203,7 +203,7 @@ class Decoder:
         if self._streams is not None:
             if len(self._layers) in tapped:
                 residual = changed(residual, "streams for drafts", _take, batch)
-            return self._streams.narrowed(residual)
+            return self._streams.narrowed(residual, batch.carried.mix)
         return _summed(delta, residual)
 
     def _blend(self, number: int, x: Stream, batch: ForwardBatch) -> Stream:

@@ -7,6 +7,7 @@ refused by name, with an alternative.
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Literal
 
 from ..model_config.config_fields import ConfigError, Fields
@@ -53,6 +54,8 @@ _EXPERTS = r"re:.*\.mlp\.experts\.(gate_up|down)_proj$"
 """The MXFP4 weights of gpt-oss."""
 _FP4_EXPERTS = r"re:.*\.experts\.\d+\.w[123]$"
 """Names of DeepSeek-V4's experts."""
+_TABLES = r"re:.*\.engram\.embed$"
+"""Names of DeepSeek-V4.1's tables of n-grams."""
 _OTHER_FP4_EXPERTS = r"re:.*\.experts\.\d+\.(gate|up|down)_proj$"
 """Names of MiMo-V2.6's and Ling 3.0's."""
 
@@ -138,7 +141,8 @@ def _fp8(fields: Fields, experts: str) -> QuantizedCheckpoint:
         if (stored := fields.text(field)) != "mxfp4" or fields.integer("mxfp4_block_size", 32) != 32:
             raise ConfigError(f"{field} is {stored[:40]!r}, expected 'mxfp4' in blocks of 32")
         of_experts = (QuantizationRule((_OTHER_FP4_EXPERTS,), FP4Format("mxfp4", "deepseek", ending)),)
-    rules = (*of_experts, QuantizationRule(("Linear",), form))
+    of_tables = QuantizationRule((_TABLES,), replace(form, granularity="block", block=(1, MX_BLOCK)))
+    rules = (*of_experts, of_tables, QuantizationRule(("Linear",), form))
     return QuantizedCheckpoint("fp8", rules, (*_unquantised(fields), "lm_head"))
 
 

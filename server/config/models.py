@@ -15,7 +15,9 @@ from stentor.engine.model_config.encoders.sentence import PoolingMode
 from stentor.protocols.ipc.config import MAX_LEASE_WEIGHT, DType
 from stentor.protocols.ipc.flag import Flag
 
-RendererName = Literal["auto", "template", "mistral", "deepseek_v32", "deepseek_v4", "kimi_k3", "harmony"]
+RendererName = Literal[
+    "auto", "template", "mistral", "deepseek_v32", "deepseek_v4", "deepseek_v41", "kimi_k3", "harmony"
+]
 JsonWhitespace = Literal["indented", "compact", "none"]
 LogprobsMode = Literal["raw_logprobs", "processed_logprobs", "raw_logits", "processed_logits"]
 

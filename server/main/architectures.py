@@ -97,6 +97,13 @@ _TURNED: Final = (
     *("Qwen2VL", "Qwen2_5Omni", "Qwen2_5OmniThinker", "Qwen2_5_VL"),
     *("Qwen3OmniMoe", "Qwen3OmniMoeThinker", "Qwen3VL", "Qwen3VLMoe"),
 )
+_DEEPSEEK41: Final[Mapping[str, object]] = {
+    **{"num_key_value_heads": 1, "qk_rope_head_dim": 8, "o_groups": 2},
+    **{"compress_ratios": [0, 2, 1, 1], "kv_source_layer_ids": [1, 2], "index_source_layer_ids": [1, 2, 3]},
+    **{"candidate_source_layer_id": 2, "candidate_block_size": 8, "candidate_topk_blocks": 64},
+    **{"engram_layer_ids": [1], "engram_num_embeddings": [500], "engram_max_ngram_size": 3, "engram_n_heads": 2},
+    **{"engram_vocab_size": 50, "engram_head_dim": 8, "engram_compressed_vocab_size": 32},
+}
 _MORE: Final[Mapping[str, Mapping[str, object]]] = {
     "AliceAIForCausalLM": _ALICE,
     "CodeGenForCausalLM": {"rotary_dim": 8},
@@ -145,6 +152,7 @@ _MORE: Final[Mapping[str, Mapping[str, object]]] = {
     "HunYuanMoEV1ForCausalLM": {"num_experts": 4},
     "CohereForCausalLM": {"use_qk_norm": True},
     "DeepseekV4ForCausalLM": {"num_key_value_heads": 1, "qk_rope_head_dim": 8, "o_groups": 2},
+    "DeepseekV41ForCausalLM": _DEEPSEEK41,
     "Glm5NextForConditionalGeneration": {
         "layer_types": ["linear_attention", "indexed_attention", "indexed_attention", "linear_attention"],
         "indexer_types": ["full", "full", "shared", "full"],
@@ -226,6 +234,7 @@ _REMARKS: Final[Mapping[str, str]] = {
     "GraniteMoeHybridForCausalLM": "also without recurrent layers, and without experts",
     "JambaForCausalLM": "also without experts",
     "NemotronHForCausalLM": "also without experts",
+    "DeepseekV41ForCausalLM": "text alone",
     **dict.fromkeys(
         ("Qwen4ExpForCausalLM", "Qwen4ExpForConditionalGeneration"),
         "prompt and answer of at most indexer_budget + indexer_compress_ratio - 1 tokens",

@@ -55,6 +55,10 @@ PARITY: Final[Mapping[str, tuple[str, ...]]] = {
         "deepseek-v4",
         "deepseek-v4-plain",
     ),
+    "DeepseekV41ForCausalLM": (
+        "deepseek-v4.1",
+        "deepseek-v4.1-plain",
+    ),
     "DeepseekV3ForCausalLM": (
         "deepseek-v3",
         "deepseek-v3-halves",

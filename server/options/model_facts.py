@@ -165,7 +165,8 @@ def _compressed(mixer: CompressedAttentionSpec) -> str:
     if not mixer.ratio:
         return f"{heads}, sinks"
     seen = f"the {mixer.index.top_k:,} best entries" if mixer.index else "all entries"
-    return f"{heads} and {seen} of {mixer.ratio} tokens each before it, sinks"
+    each = f"{mixer.ratio} tokens each" if mixer.ratio > 1 else "a token each"
+    return f"{heads} and {seen} of {each} before it, sinks"
 
 
 def _seen(index: IndexSpec | None) -> str:

@@ -13,6 +13,7 @@ import transformers as untyped_transformers
 from safetensors.torch import load_file, save_file
 
 from stentor.tests.parity import (
+    deepseek41,
     hub_alice,
     hub_k2_horizon,
     hub_latent,
@@ -83,6 +84,7 @@ def configs(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
         **hub_k2_horizon.configs(shape),
         **hub_step3.configs(shape),
         **kimi3.configs(shape),
+        **deepseek41.configs(shape),
         **hub_alice.configs(shape),
         **hub_step5.configs(shape),
     }
@@ -377,6 +379,7 @@ PUBLISHED: Mapping[str, Published] = {
     **hub_k2_horizon.PUBLISHED,
     **hub_step3.PUBLISHED,
     **kimi3.PUBLISHED,
+    **deepseek41.PUBLISHED,
     **hub_alice.PUBLISHED,
     **hub_step5.PUBLISHED,
 }

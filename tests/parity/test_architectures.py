@@ -39,6 +39,7 @@ HYPER |= {"an output for each stream", "the sum of streams"}
 GLM5 = {*HYPER, "a gated delta rule", "gates with a limit", "sparse latent attention"}
 HY4 = {*HYPER, "sparse latent attention", "latent attention"} - {"streams mixed"}
 DEEPSEEK4 = {*HYPER, "compressed attention", "gates with a limit"}
+DEEPSEEK41 = {*DEEPSEEK4, "the first stream"} - {"the sum of streams"}
 MIXED = {"streams of embeddings", "a mix of streams", "the mix of a part", "an output for all streams"}
 MIXED |= {"the mix of streams", "attention with a gate", "a gated delta rule", "a shared expert's gate"}
 KEPT = {"streams of embeddings", "a mix of streams", "an output for the stream", "the mix of streams"}
@@ -76,6 +77,8 @@ CALLED = {
     **{name: {"heads of two values", "a difference of heads"} for name in ("diffllama", "diffllama-biased")},
     "deepseek-v4": {*DEEPSEEK4, "experts"},
     "deepseek-v4-plain": DEEPSEEK4,
+    "deepseek-v4.1": {*DEEPSEEK41, "n-grams"},
+    "deepseek-v4.1-plain": DEEPSEEK41,
     **dict.fromkeys(("hy-v4", "hy-v4-shared"), HY4),
     "glm-moe-dsa": SPARSE,
     "glm5-next-seeing": {*GLM5, "latent attention"},

@@ -26,8 +26,7 @@ from stentor.tests.parity.tiny_adapters import merged, save_adapter
 
 TWO = (
     *("deepseek-v3-dense", "deepseek-v3.2", "deepseek-v4", "hy-v4", "youtu", "kimi-linear", "ling", "glm5-next-seeing"),
-    "kimi-k3",
-    "alice",
+    *("kimi-k3", "alice", "deepseek-v4.1"),
     *("qwen3-next-moe", "qwen3.5", "olmo-hybrid", "lfm2-biased"),
     *("granite4-hybrid", "nemotron-h", "falcon-h1-normed", "mamba2-biased"),
     *("falcon-mamba", "mamba-biased", "jamba-dense", "minimax", "recurrent-gemma"),

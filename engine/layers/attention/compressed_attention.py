@@ -1,5 +1,6 @@
-"""Attention to the last tokens and to compressed entries of everything before them (DeepSeek-V4)."""
+"""Attention to the last tokens and to compressed entries of everything before them (DeepSeek V4, V4.1)."""
 
+from collections.abc import Iterator
 from typing import Any, Final
 
 import torch
@@ -28,7 +29,8 @@ _BYTES_AT_ONCE: Final = 64 << 20
 
 class CompressedAttention:
     """All heads see the same vectors, which are keys and values at once. Each head has a learned score without a
-    value. Outputs are rotated back, so that what a vector gives depends on its distance alone.
+    value. Outputs are rotated back, so that what a vector gives depends on its distance alone. A layer may use the
+    entries of an earlier one, and the choice of entries that an earlier index has made.
 
     On a CPU each token is computed over exactly what it sees, so that its bits do not depend on the batch. On a device
     all tokens have as many keys as the longest may see, some of them masked: nothing is read from it.
@@ -43,7 +45,8 @@ class CompressedAttention:
         spec, prefix = model.layers[layer].mixer, model.layer_prefix(layer)
         assert isinstance(spec, CompressedAttentionSpec)
         hidden, name = model.hidden_size, f"{prefix}.{spec.name}"
-        self._spec, self._layer, self._cache = spec, layer, model.cache_index(layer)
+        self._spec, self._layer = spec, layer
+        self._cache = model.cache_index(layer if spec.shares < 0 else spec.shares)
         self._dtype, self._invariant = context.dtype, context.invariant
         self._by_token = context.device.type == "cpu"
 
@@ -58,15 +61,15 @@ class CompressedAttention:
         self._low_norm = RMSNorm(weights, f"{name}.q_norm", spec.q_lora_rank, spec.norm_eps, context)
         self._norm = RMSNorm(weights, f"{name}.kv_norm", spec.head_dim, spec.norm_eps, context)
         weights.alias(f"{name}.norm.weight", f"{name}.kv_norm.weight")  # as transformers 5.23 saves it
-        self._head_norm = RMSNorm(weights, None, spec.head_dim, spec.norm_eps, context)
+        self._head_norm = RMSNorm(weights, None, spec.head_dim, spec.norm_eps, context) if spec.norms_queries else None
         self._sinks = context.empty(spec.heads, dtype=torch.float32)
         weights.add(f"{name}.attn_sink", self._sinks)
         table = self._cos, self._sin = rotary.of(spec.rope, spec.rope_dim)
-        self._compressing = linear(spec.compressing(hidden)) if spec.ratio else None
+        self._compressing = linear(spec.compressing(hidden)) if spec.compressed else None
         self._compressors = [
             Compressor(weights, prefix, part, size, spec, table, context) for part, size in spec.compressed
         ]
-        self._index = EntryIndex(weights, prefix, spec, hidden, table, context) if spec.index else None
+        self._index = EntryIndex(weights, prefix, spec, hidden, table, context) if spec.own_index else None
 
     def __call__(self, x: Input, batch: ForwardBatch) -> Stream:
         """x [tokens, hidden] → the same; writes vectors to states or the cache, and entries to the cache."""
@@ -84,7 +87,9 @@ class CompressedAttention:
         low, vector = self._into(x, adapters).split_with_sizes((spec.q_lora_rank, spec.head_dim), dim=1)
         low = self._low_norm.plain(low.contiguous())
         queries = self._queries(low, adapters).view(-1, spec.head_dim)
-        q = self._rotated(self._head_norm.plain(queries).view(len(x), spec.heads, spec.head_dim), batch.positions)
+        if self._head_norm is not None:
+            queries = self._head_norm.plain(queries)
+        q = self._rotated(queries.view(len(x), spec.heads, spec.head_dim), batch.positions)
         vector = self._rotated(self._norm.plain(vector.contiguous())[:, None], batch.positions)[:, 0]
         blocks, cache, chosen = None, None, None
         window: TokenHistory | CachedTokens
@@ -98,18 +103,18 @@ class CompressedAttention:
             rows = batch.states.rows
             tokens = PassTokens.of(rows.cu_seqlens, batch.positions)
             window = TokenHistory(vector, batch.states.of_layer[self._layer][0], rows)
-        if self._compressing is not None:
+        if spec.ratio:
             cache = batch.caches[self._cache]
             attention = batch.attention[cache.group]
             blocks = EntryBlocks(attention.block_tables, cache.block, spec.ratio)
-            states = batch.states
-            inputs = TokenHistory(self._compressing(x, adapters), states.of_layer[self._layer][1], states.rows)
-            self._compress(inputs, tokens, cache, blocks)
+            if self._compressing is not None:
+                self._compress(self._compressing(x, adapters), tokens, batch, cache, blocks)
             most = attention.max_seq_len // spec.ratio
-            chosen = torch.arange(most, device=x.device).expand(len(x), -1)
-            if self._index is not None and self._index.chooses(most):
-                chosen = self._index(x, low, tokens.positions, attention, cache, blocks)
-            keep_inputs_(inputs.x, batch, self._layer, 1)
+            if self._index is not None:
+                self._index(x, low, tokens, batch, cache, blocks)
+            chosen = None if spec.index is None else batch.chosen.positions
+            if chosen is None:
+                chosen = torch.arange(most, device=x.device).expand(len(x), -1)
         attend = self._attended if self._by_token else self._attended_together
         found = attend(q, window, tokens, cache, blocks, chosen)
         if not spec.caches_tokens:
@@ -124,15 +129,37 @@ class CompressedAttention:
         sin = -self._sin if back else self._sin
         return rotated(x, self._cos, sin, positions, self._spec.rope_dim)
 
-    def _compress(self, inputs: TokenHistory, tokens: PassTokens, cache: LayerCache, blocks: EntryBlocks) -> None:
-        """Write the entries that tokens of the pass complete."""
-        made = completed(inputs, tokens, self._spec.ratio, self._spec.depth)
-        if made is None:
+    def _compress(
+        self, made: torch.Tensor, tokens: PassTokens, batch: Any, cache: LayerCache, blocks: EntryBlocks
+    ) -> None:
+        """Write the entries that tokens of the pass complete. ``made``: vectors and gates of these tokens."""
+        spec = self._spec
+        if spec.depth < 2:
+            for entries, target in self._entries(made[:, None], tokens.positions, cache):
+                kernels.write_latents_(entries.to(target.dtype), target, batch.attention[cache.group].slots)
             return
-        widths = [2 * self._spec.halves * size for _, size in self._spec.compressed]
-        parts = made.inputs.split_with_sizes(widths, dim=2)
+        states = batch.states
+        inputs = TokenHistory(made, states.of_layer[self._layer][1], states.rows)
+        found = completed(inputs, tokens, spec.ratio, spec.depth)
+        if found is not None:
+            for entries, target in self._entries(found.inputs, found.first, cache):
+                found.write_(entries, target, blocks)
+        keep_inputs_(made, batch, self._layer, 1)
+
+    def _entries(
+        self, inputs: torch.Tensor, first: torch.Tensor, cache: LayerCache
+    ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Entries, and keys of the index, each with its place in the cache. See :meth:`.Compressor.__call__`."""
+        spec = self._spec
+        if spec.makes_keys and self._index is not None:
+            (compressor,) = self._compressors
+            still = compressor.still(inputs, first)
+            yield compressor.turned(still, first), cache.latents
+            yield self._index.keys(still, first), cache.index
+            return
+        parts = inputs.split_with_sizes([spec.channels_of(size) for _, size in spec.compressed], dim=2)
         for compressor, part, target in zip(self._compressors, parts, cache.tensors, strict=True):
-            made.write_(compressor(part, made.first), target, blocks)
+            yield compressor(part, first), target
 
     def _attended(
         self,

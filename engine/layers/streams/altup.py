@@ -48,7 +48,7 @@ class Streams:
             return x.call("streams of embeddings", lambda rows, _: self._widen(rows), self._streams * self._hidden)
         return self._widen(x).to(self._stream)
 
-    def narrowed(self, x: Stream) -> Stream:
+    def narrowed(self, x: Stream, _mix: Stream | None = None) -> Stream:
         """[tokens, streams · hidden] → their mean [tokens, hidden]"""
         if isinstance(x, Traced):
             return x.call("the mean of streams", lambda rows, _: self._narrow(rows), self._hidden)

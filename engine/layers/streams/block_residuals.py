@@ -112,7 +112,7 @@ class BlockResiduals:
             return x.call("streams of embeddings", self._widen, self._spec.streams * self._hidden)
         return self._widen(x, None)
 
-    def narrowed(self, x: Stream) -> Stream:
+    def narrowed(self, x: Stream, _mix: Stream | None = None) -> Stream:
         """[tokens, streams · hidden] → [tokens, hidden]"""
         if isinstance(x, Traced):
             return x.call("the mix of streams", self._narrow, self._hidden)

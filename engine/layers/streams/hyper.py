@@ -1,5 +1,6 @@
 """Several residual streams, [tokens, streams · hidden], of which parts of layers take sums and to which they add
-multiples (manifold-constrained hyper-connections, arXiv:2512.24880; without a mixing matrix, Hy4)."""
+multiples (manifold-constrained hyper-connections, arXiv:2512.24880; without a mixing matrix, Hy4; with sums by weights
+of the part before, DeepSeek V4.1)."""
 
 from dataclasses import replace
 from functools import partial
@@ -19,8 +20,9 @@ from ..layer import Layer
 from ..linear.layer_context import LayerContext
 from ..linear.quantized import Delta, Stream
 from ..linear.weights import WeightMap
-from ..norm import RMSNorm
+from ..norm import RMSNorm, added_
 from ..rotary import RotaryTables
+from .ngrams import NGrams
 
 
 class _Weights:
@@ -63,8 +65,10 @@ class HyperStreams:
             return x.call("streams of embeddings", lambda rows, _: self._widen(rows), self._spec.streams * self._hidden)
         return self._widen(x).to(self._stream)
 
-    def narrowed(self, x: Stream) -> Stream:
-        """[tokens, streams · hidden] → [tokens, hidden]"""
+    def narrowed(self, x: Stream, mix: Stream | None = None) -> Stream:
+        """[tokens, streams · hidden] → [tokens, hidden]; ``mix``: weights that the last part has made."""
+        if self._spec.delayed:
+            return _taken(x, mix, self._spec.streams, self._hidden, self._stream)
         if isinstance(x, Traced):
             return x.call("the sum of streams", lambda rows, _: self._narrow(rows), self._hidden)
         return self._narrow(x).to(self._stream)
@@ -94,6 +98,7 @@ class HyperConnected:
     ) -> None:
         self._spec, self._hidden, self._stream = spec, model.hidden_size, context.stream
         whole, prefix = model.layers[layer], model.layer_prefix(layer)
+        self._ngrams = None if whole.ngrams is None else NGrams(weights, layer, model, whole.ngrams, context)
         norms = whole.norms
         parts: tuple[LayerSpec, ...] = (
             replace(whole, mlp=None, norms=replace(norms, mlp_in="", mlp_out="")),
@@ -111,15 +116,19 @@ class HyperConnected:
     def __call__(self, delta: Delta | None, residual: Stream, batch: ForwardBatch) -> tuple[None, Stream]:
         """Run the layer over the streams ``residual``; returns no output to add, and the streams. ``delta`` is None."""
         assert delta is None
+        if self._ngrams is not None:
+            residual = added_(residual, self._ngrams(residual, batch))
         for weights, part in self._parts:
             residual = self._connected(weights, part, residual, batch)
         return None, residual
 
     def _connected(self, weights: _Weights, part: Layer, x: Stream, batch: ForwardBatch) -> Stream:
         """The streams [tokens, streams · hidden] behind a part."""
+        delayed, former = self._spec.delayed, batch.carried.mix
         if isinstance(x, Traced):
             traced = x.call("weights of streams", partial(self._weights, weights), self._spec.weights)
-            given = x.call("a sum of streams", self._sum, self._hidden, traced)
+            given = self._taken(x, former if delayed else traced)
+            batch.carried.mix = traced
             out, _ = part(None, given, batch)
             assert isinstance(out, Traced)
             kept = x.call("streams mixed", self._mixed, x.width, traced) if self._spec.mixes else x
@@ -127,7 +136,8 @@ class HyperConnected:
             spread = out.call("an output for each stream", self._spread, x.width, traced)
             return kept.add_(spread)
         made = self._weights(weights, x, batch)
-        found, _ = part(None, self._sum(x, made, batch).to(self._stream), batch)
+        batch.carried.mix = made
+        found, _ = part(None, self._taken(x, former if delayed else made), batch)
         assert isinstance(found, torch.Tensor)
         mixed = self._mixed(x, made, batch) if self._spec.mixes else x.float()
         return (mixed + self._spread(found, made, batch)).to(self._stream)
@@ -143,9 +153,9 @@ class HyperConnected:
             weights(x), weights.base, weights.scale, streams=spec.streams, iterations=spec.iterations, eps=spec.eps
         )
 
-    def _sum(self, x: torch.Tensor, made: torch.Tensor, _batch: Any) -> torch.Tensor:
-        """float32 [tokens, hidden]"""
-        return _sum_of(x, made[:, : self._spec.streams])
+    def _taken(self, x: Stream, made: Stream | None) -> Stream:
+        """A part's input [tokens, hidden]: the sum by weights that were ``made``, or the first stream."""
+        return _taken(x, made, self._spec.streams, self._hidden, self._stream)
 
     def _mixed(self, x: torch.Tensor, made: torch.Tensor, _batch: Any) -> torch.Tensor:
         """float32 [tokens, streams · hidden]: stream k is the sum over j of stream j times element (j, k)"""
@@ -157,6 +167,20 @@ class HyperConnected:
         """[tokens, hidden] → float32 [tokens, streams · hidden]"""
         count = self._spec.streams
         return (made[:, count : 2 * count, None] * found.float()[:, None]).flatten(1)
+
+
+def _taken(x: Stream, made: Stream | None, streams: int, hidden: int, dtype: torch.dtype) -> Stream:
+    """The sum of the streams x [tokens, streams · hidden] by the first numbers of ``made`` [tokens, weights]; without,
+    a copy of the first stream."""
+    if isinstance(x, Traced):
+        if made is None:
+            return x.call("the first stream", lambda rows, _: rows[:, :hidden].clone(), hidden)
+        assert isinstance(made, Traced)
+        return x.call("a sum of streams", lambda rows, by, _: _sum_of(rows, by[:, :streams]), hidden, made)
+    if made is None:
+        return x[:, :hidden].clone()
+    assert isinstance(made, torch.Tensor)
+    return _sum_of(x, made[:, :streams]).to(dtype)
 
 
 def _sum_of(x: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:

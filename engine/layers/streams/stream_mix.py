@@ -29,7 +29,7 @@ class _Mix:
         self, weights: WeightMap, name: str, spec: StreamMixSpec, model: Backbone, context: LayerContext, *, adds: bool
     ) -> None:
         self._streams, self._hidden, self._dtype = spec.streams, model.hidden_size, context.dtype
-        self._norm = grouped_norm(weights, f"{name}.hc_norm", spec.streams, model, context)
+        self._norm = grouped_norm(weights, f"{name}.hc_norm.weight", spec.streams, model, context)
         wide, down, up = (
             spec.streams * model.hidden_size,
             f"{name}.input_mix_weight_down",
@@ -68,7 +68,7 @@ class MixedStreams:
             return x.call("streams of embeddings", self._widen, self._streams * self._hidden)
         return self._widen(x, None)
 
-    def narrowed(self, x: Stream) -> Stream:
+    def narrowed(self, x: Stream, _mix: Stream | None = None) -> Stream:
         """[tokens, streams · hidden] → [tokens, hidden]"""
         if isinstance(x, Traced):
             return x.call("the mix of streams", self._mix, self._hidden)

@@ -12,6 +12,7 @@ from ..config_fields import Fields, UnknownArchitectureError
 from ..spec.model import ModelSpec, checked
 from . import classic as hf_classic
 from . import deepseek4 as hf_deepseek4
+from . import deepseek41 as hf_deepseek41
 from . import dense as hf_dense
 from . import dory as hf_dory
 from . import gemma3n as hf_gemma3n
@@ -187,6 +188,7 @@ TEXT_DECODERS: Mapping[str, DecoderFamily] = {
     "DeepseekV3ForCausalLM": DecoderFamily("deepseek_v3", hf_latent.deepseek_v3),
     "DeepseekV32ForCausalLM": DecoderFamily("deepseek_v32", hf_latent.deepseek_v32),
     "DeepseekV4ForCausalLM": DecoderFamily("deepseek_v4", hf_deepseek4.deepseek_v4),
+    "DeepseekV41ForCausalLM": DecoderFamily("deepseek_v41", hf_deepseek41.deepseek_v41),
     "GlmMoeDsaForCausalLM": DecoderFamily("glm_moe_dsa", hf_latent.glm_moe_dsa),
     "KimiLinearForCausalLM": DecoderFamily("kimi_linear", hf_kimi.kimi_linear),
     "BailingHybridForCausalLM": DecoderFamily("bailing_hybrid", hf_latent.ling),

@@ -37,19 +37,37 @@ _LIMIT: Final = 10.0
 def deepseek_v4(fields: Fields, name: str) -> ModelSpec:
     """All layers see a window; most see compressed entries of everything before it too. The residual is several
     streams, and the first layers choose experts by the token alone."""
+    fields, spec = started(fields, name)
+    mixer = plain_mixer(fields, spec)
+    mixers = _mixers(fields, mixer, len(spec.layers))
+    scored, networks = _networks(fields, spec)
+    spec = finished(fields, spec, mixers, networks)
+    if fields.has("dspark_target_layer_ids"):  # stages that draft blocks are stored under the same prefix
+        return spec
+    unused = ("ffn.gate.bias_vl",) if fields.has("vision_n_layers") else ()
+    head = LayerSpec(replace(mixer, caches_tokens=True), scored, _NORMS, unused=unused)
+    return with_mtp(spec, DEEPSEEK_V4, fields.integer("num_nextn_predict_layers", 1, least=0), head)
+
+
+def started(fields: Fields, name: str) -> tuple[Fields, ModelSpec]:
+    """The fields with defaults, and a spec whose layers are still to be made."""
     check_silu(fields)
     fields = Fields({**_DEFAULTS, **fields.values})
-    inner = fields.integer("moe_intermediate_size")
-    spec = common(Fields({**fields.values, "intermediate_size": inner}), name)
+    spec = common(Fields({**fields.values, "intermediate_size": fields.integer("moe_intermediate_size")}), name)
     if (heads := fields.integer("num_key_value_heads")) != 1:
         raise ConfigError(f"num_key_value_heads is {heads}, expected 1")
     for field in ("attention_bias", "mlp_bias"):
         if fields.flag(field):
             raise ConfigError(f"{field} is set, expected false")
-    mixer, mixers = _mixers(fields, spec)
-    scored, networks = _networks(fields, spec, inner)
+    return fields, spec
+
+
+def finished(
+    fields: Fields, spec: ModelSpec, mixers: Sequence[CompressedAttentionSpec], networks: Sequence[MoESpec]
+) -> ModelSpec:
+    """The spec of a model with these parts of each layer."""
     layers = tuple(LayerSpec(mixer, mlp, _NORMS) for mixer, mlp in zip(mixers, networks, strict=True))
-    spec = replace(
+    return replace(
         spec,
         layers=layers,
         streams=HyperSpec(
@@ -61,11 +79,6 @@ def deepseek_v4(fields: Fields, name: str) -> ModelSpec:
         draft_prefix=DEEPSEEK_V4.prefix,
         unused=tuple(_of_pictures(fields, len(layers))),
     )
-    if fields.has("dspark_target_layer_ids"):  # stages that draft blocks are stored under the same prefix
-        return spec
-    unused = ("ffn.gate.bias_vl",) if fields.has("vision_n_layers") else ()
-    head = LayerSpec(replace(mixer, caches_tokens=True), scored, _NORMS, unused=unused)
-    return with_mtp(spec, DEEPSEEK_V4, fields.integer("num_nextn_predict_layers", 1, least=0), head)
 
 
 def _of_pictures(fields: Fields, layers: int) -> Iterator[str]:
@@ -83,22 +96,32 @@ def _of_pictures(fields: Fields, layers: int) -> Iterator[str]:
     yield from (f"layers.{number}.ffn.gate.bias_vl" for number in range(layers))
 
 
-def _mixers(fields: Fields, spec: ModelSpec) -> tuple[CompressedAttentionSpec, list[CompressedAttentionSpec]]:
-    """Attention without entries, and that of each layer."""
-    head_dim = fields.integer("head_dim")
-    rotating = fields.integer("qk_rope_head_dim", int(head_dim * fields.number("partial_rotary_factor", 0.125)))
-    main, compressed = _rotations(fields, rotating)
-    mixer = CompressedAttentionSpec(
+def plain_mixer(fields: Fields, spec: ModelSpec) -> CompressedAttentionSpec:
+    """Attention without entries."""
+    rotating = _rotating(fields)
+    return CompressedAttentionSpec(
         heads=fields.integer("num_attention_heads"),
-        head_dim=head_dim,
+        head_dim=fields.integer("head_dim"),
         rope_dim=rotating,
         window=fields.integer("sliding_window", 128),
         q_lora_rank=fields.integer("q_lora_rank", 1024),
         out_groups=fields.integer("o_groups", 8),
         out_rank=fields.integer("o_lora_rank", 1024),
-        rope=main,
+        rope=rotations(fields, rotating)[0],
         norm_eps=spec.norm_eps,
     )
+
+
+def _rotating(fields: Fields) -> int:
+    """Dimensions of a head that rotate."""
+    return fields.integer(
+        "qk_rope_head_dim", int(fields.integer("head_dim") * fields.number("partial_rotary_factor", 0.125))
+    )
+
+
+def _mixers(fields: Fields, mixer: CompressedAttentionSpec, layers: int) -> list[CompressedAttentionSpec]:
+    """The attention of each layer; ``mixer``: without entries."""
+    _, compressed = rotations(fields, mixer.rope_dim)
     rates = Fields(fields.table("compress_rates") or {})
     sparse = fields.integer("compress_rate_csa", rates.integer(_SPARSE, 4))
     heavy = fields.integer("compress_rate_hca", rates.integer(_HEAVY, 128))
@@ -110,8 +133,8 @@ def _mixers(fields: Fields, spec: ModelSpec) -> tuple[CompressedAttentionSpec, l
         _SPARSE: replace(mixer, ratio=sparse, index=index, rope=compressed),
         _HEAVY: replace(mixer, ratio=heavy, rope=compressed),
     }
-    listed = _kinds(fields, len(spec.layers), {0: _SLIDING, sparse: _SPARSE, heavy: _HEAVY})
-    return mixer, [kinds[kind] for kind in listed]
+    listed = _kinds(fields, layers, {0: _SLIDING, sparse: _SPARSE, heavy: _HEAVY})
+    return [kinds[kind] for kind in listed]
 
 
 def _kinds(fields: Fields, layers: int, by_ratio: Mapping[int, str]) -> Sequence[str]:
@@ -130,7 +153,7 @@ def _kinds(fields: Fields, layers: int, by_ratio: Mapping[int, str]) -> Sequence
     return kinds[:layers]
 
 
-def _rotations(fields: Fields, rotating: int) -> tuple[RopeConfig, RopeConfig]:
+def rotations(fields: Fields, rotating: int) -> tuple[RopeConfig, RopeConfig]:
     """The rotations of layers without compressed entries and of layers with them; only the latter extend the
     context."""
     table = fields.table("rope_parameters") or fields.table("rope_scaling") or {}
@@ -152,8 +175,9 @@ def _rotations(fields: Fields, rotating: int) -> tuple[RopeConfig, RopeConfig]:
     return read({}, base), read(flat, other)
 
 
-def _networks(fields: Fields, spec: ModelSpec, inner: int) -> tuple[MoESpec, list[MoESpec]]:
-    """Experts that are scored, and the network of each layer."""
+def scored_experts(fields: Fields) -> MoESpec:
+    """Experts that are scored."""
+    inner = fields.integer("moe_intermediate_size")
     if (limit := fields.number("swiglu_limit", _LIMIT)) != _LIMIT:
         raise ConfigError(f"swiglu_limit is {limit:g}, expected {_LIMIT:g}")
     if (score := fields.text("scoring_func", "sqrtsoftplus")) not in ("sqrtsoftplus", "sigmoid"):
@@ -174,7 +198,12 @@ def _networks(fields: Fields, spec: ModelSpec, inner: int) -> tuple[MoESpec, lis
         limit=limit,
     )
     experts = fields.integer("n_routed_experts", fields.integer("num_local_experts", 256))
-    scored = MoESpec(experts, inner, router, "swiglu_10", correction=True, names=(_NAMES,), shared=shared)
+    return MoESpec(experts, inner, router, "swiglu_10", correction=True, names=(_NAMES,), shared=shared)
+
+
+def _networks(fields: Fields, spec: ModelSpec) -> tuple[MoESpec, list[MoESpec]]:
+    """Experts that are scored, and the network of each layer."""
+    scored = scored_experts(fields)
     hashed = replace(scored, correction=False, table=spec.vocab_size, table_name="ffn.gate.tid2eid")
     layers = len(spec.layers)
     kinds = fields.texts("mlp_layer_types")

@@ -11,14 +11,37 @@ from .recurrent import StateTensor
 
 
 @dataclass(frozen=True)
+class CandidatesSpec:
+    """Blocks of entries, of which a first index chooses those with the best scores of any entry, and the last one.
+    Later indexes choose entries of these blocks alone (DeepSeek V4.1)."""
+
+    size: int
+    """Entries of a block."""
+    top_k: int
+    chooses: bool
+    """Whether the layer's index is the first one."""
+
+    @property
+    def most(self) -> int:
+        """Entries up to which all blocks are chosen."""
+        return self.size * self.top_k
+
+
+@dataclass(frozen=True)
 class EntryIndexSpec:
-    """Chooses the entries that a token sees: those with the largest sums over heads of weight · relu(q · k). Keys are
-    compressed as the entries are."""
+    """Chooses the entries that a token sees: those with the largest sums over heads of weight · relu(q · k)."""
 
     heads: int
     head_dim: int
     top_k: int
     """Entries that are seen; all if there are fewer."""
+    shared: bool = False
+    """Whether the layer uses the choice of the last layer with an index (DeepSeek V4.1)."""
+    of_entries: bool = False
+    """Whether keys are products with entries before these rotate, normed (DeepSeek V4.1); otherwise they are compressed
+    as entries are."""
+    candidates: CandidatesSpec | None = None
+    """None: it chooses among all entries."""
 
     @property
     def scale(self) -> float:
@@ -32,12 +55,12 @@ class EntryIndexSpec:
 
 @dataclass(frozen=True)
 class CompressedAttentionSpec:
-    """Attention to the last ``window`` tokens and to one entry for every ``ratio`` tokens (DeepSeek-V4).
+    """Attention to the last ``window`` tokens and to one entry for every ``ratio`` tokens (DeepSeek V4, V4.1).
 
     A token makes one vector of ``head_dim`` numbers that is key and value of all heads. The last ones are a state of
     fixed size, or all are cached. Entries are sums of vectors of their own, weighted by a softmax of gates for each
-    dimension; they are cached in blocks, one for every ``ratio`` tokens. With an index they overlap: an entry is made
-    of two halves, one of the tokens before its own.
+    dimension; they are cached in blocks, one for every ``ratio`` tokens. With an index whose keys are compressed too
+    they overlap: an entry is made of two halves, one of the tokens before its own.
     """
 
     heads: int
@@ -54,6 +77,13 @@ class CompressedAttentionSpec:
     """Tokens of an entry; 0: there are no entries."""
     index: EntryIndexSpec | None = None
     """Chooses the visible entries; None: all that are complete."""
+    shares: int = -1
+    """The layer whose entries, and keys of the index, it uses (DeepSeek V4.1); -1: its own."""
+    biased: bool = True
+    """Whether gates have a bias for each of an entry's tokens. Without biases an entry of one token has no gate either
+    (DeepSeek V4.1)."""
+    norms_queries: bool = True
+    """Whether each head's query is normed."""
     rope: RopeConfig = field(default_factory=RopeConfig)
     """Rotation of neighbouring dimensions."""
     norm_eps: float = 1e-6
@@ -75,7 +105,12 @@ class CompressedAttentionSpec:
     @property
     def halves(self) -> int:
         """Vectors of a token that go into entries: 2 if entries overlap."""
-        return 2 if self.index else 1
+        return 2 if self.index and not self.index.of_entries else 1
+
+    @property
+    def gated(self) -> bool:
+        """Whether entries are sums by gates."""
+        return self.biased or self.depth > 1
 
     @property
     def depth(self) -> int:
@@ -89,16 +124,23 @@ class CompressedAttentionSpec:
 
     @property
     def compressed(self) -> tuple[tuple[str, int], ...]:
-        """Prefix and size of what is compressed: entries, and possibly the index's keys."""
-        if not self.ratio:
+        """Prefix and size of what is compressed: entries, and possibly the index's keys; nothing if the layer uses
+        another's."""
+        if not self.ratio or self.shares >= 0:
             return ()
         entries = (f"{self.name}.compressor", self.head_dim)
-        return (entries, (f"{self.name}.indexer.compressor", self.index.head_dim)) if self.index else (entries,)
+        if self.index is None or self.index.of_entries:
+            return (entries,)
+        return entries, (f"{self.name}.indexer.compressor", self.index.head_dim)
 
     @property
     def channels(self) -> int:
         """Numbers of a token from which entries are made: vectors and gates."""
-        return sum(2 * self.halves * size for _, size in self.compressed)
+        return sum(map(self.channels_of, (size for _, size in self.compressed)))
+
+    def channels_of(self, size: int) -> int:
+        """Of them, those of entries or keys of so many numbers."""
+        return (2 if self.gated else 1) * self.halves * size
 
     def into(self, hidden: int) -> Projection:
         """The projection to the queries' latent and the token's vector."""
@@ -119,8 +161,19 @@ class CompressedAttentionSpec:
 
     def compressing(self, hidden: int) -> Projection:
         """The projection to :attr:`channels`; for entries, then for the index's keys, vectors before gates."""
-        parts = ((f"{name}.{part}", self.halves * size) for name, size in self.compressed for part in ("wkv", "wgate"))
+        made = ("wkv", "wgate") if self.gated else ("wkv",)
+        parts = ((f"{name}.{part}", self.halves * size) for name, size in self.compressed for part in made)
         return Projection(tuple(parts), hidden, False)
+
+    @property
+    def own_index(self) -> EntryIndexSpec | None:
+        """The index that the layer has itself."""
+        return None if self.index is None or self.index.shared else self.index
+
+    @property
+    def makes_keys(self) -> bool:
+        """Whether keys of the index are made of the layer's entries."""
+        return self.index is not None and self.index.of_entries and self.shares < 0
 
     def indexing(self, hidden: int) -> tuple[Projection, Projection]:
         """The index's projections from the queries' latent, and to the heads' weights."""
@@ -131,11 +184,17 @@ class CompressedAttentionSpec:
             Projection(((f"{name}.weights_proj", self.index.heads),), hidden, False),
         )
 
+    def keying(self) -> Projection:
+        """The index's projection from entries to keys."""
+        assert self.index is not None
+        return Projection(((f"{self.name}.indexer.wk", self.index.head_dim),), self.head_dim, False)
+
     def projections(self, hidden: int) -> tuple[Projection, ...]:
         """All projections."""
         found = self.into(hidden), self.queries(), self.grouped(), self.out(hidden)
-        compressing = (self.compressing(hidden),) if self.ratio else ()
-        return (*found, *compressing, *(self.indexing(hidden) if self.index else ()))
+        compressing = (self.compressing(hidden),) if self.compressed else ()
+        keying = (self.keying(),) if self.makes_keys else ()
+        return (*found, *compressing, *(self.indexing(hidden) if self.own_index else ()), *keying)
 
     def shapes(self, prefix: str, hidden: int) -> Iterator[tuple[str, tuple[int, ...]]]:
         """Shapes of its stored tensors, by name."""
@@ -146,8 +205,11 @@ class CompressedAttentionSpec:
         yield f"{name}.kv_norm.weight", (self.head_dim,)
         yield f"{name}.attn_sink", (self.heads,)
         for part, size in self.compressed:
-            yield f"{prefix}.{part}.ape", (self.ratio, self.halves * size)
+            if self.biased:
+                yield f"{prefix}.{part}.ape", (self.ratio, self.halves * size)
             yield f"{prefix}.{part}.norm.weight", (size,)
+        if self.makes_keys and self.index is not None:
+            yield f"{name}.indexer.k_norm.weight", (self.index.head_dim,)
 
     def work(self, tokens: int, context: int) -> int:
         """Multiplications and additions, besides projections, of ``tokens`` behind ``context`` others."""
@@ -156,15 +218,15 @@ class CompressedAttentionSpec:
             return 4 * self.q_size * pairs
         most = self.index.top_k * self.ratio if self.index else 0
         pairs += seen_pairs(tokens, context, most) // self.ratio
-        index = self.index.work(tokens, context) // self.ratio if self.index else 0
+        index = self.own_index.work(tokens, context) // self.ratio if self.own_index else 0
         return 4 * self.q_size * pairs + index
 
     @property
     def keeps(self) -> CacheSpec | None:
-        """The cache of one such layer; None with neither entries nor cached vectors."""
+        """The cache of one such layer; None with neither entries of its own nor cached vectors."""
         if self.caches_tokens:
             return CacheSpec("latent", (), 0, 1, self.head_dim)
-        if not self.ratio:
+        if not self.compressed:
             return None
         return CacheSpec("latent", (), 0, 1, self.head_dim, self.index.head_dim if self.index else 0, every=self.ratio)
 
@@ -173,7 +235,7 @@ class CompressedAttentionSpec:
         if self.caches_tokens:
             return ()
         window = StateTensor((self.window - 1, self.head_dim), recurrent=False)
-        if not self.ratio:
+        if not self.compressed or self.depth < 2:
             return (window,)
         return window, StateTensor((self.depth - 1, self.channels), recurrent=False)
 
@@ -186,7 +248,12 @@ class CompressedAttentionSpec:
             raise ConfigError(f"sliding_window is {self.window}, expected at least 2")
         if self.ratio and self.caches_tokens:
             raise ConfigError("a layer that caches its tokens has no entries of several")
-        if self.ratio and self.depth < 2:
+        if self.ratio and self.biased and self.depth < 2:
             raise ConfigError(f"an entry is made of {self.ratio} token, expected at least 2")
+        if self.index and (candidates := self.index.candidates) and candidates.most < self.index.top_k:
+            raise ConfigError(
+                f"candidate_topk_blocks of {candidates.top_k} blocks of {candidates.size} entries are fewer than the "
+                f"{self.index.top_k} of index_topk"
+            )
         if self.heads % self.out_groups:
             raise ConfigError(f"{self.heads} heads do not divide among o_groups, {self.out_groups}")

@@ -284,9 +284,10 @@ class ModelSpec(Backbone):
 
     @property
     def active_parameters(self) -> int:
-        """Parameters that a token uses: without the experts that it does not use."""
+        """Parameters that a token uses: without the experts, and rows of n-grams' tables, that it does not use."""
         networks = (network for layer in self.layers for network in layer.networks)
-        return self.parameters - sum(network.idle(self.hidden_size) for network in networks)
+        tables = sum(layer.ngrams.idle for layer in self.layers if layer.ngrams is not None)
+        return self.parameters - tables - sum(network.idle(self.hidden_size) for network in networks)
 
     @property
     def cache_groups(self) -> tuple[CacheSpec, ...]:

@@ -4,6 +4,7 @@ Qwen4's and Kimi K3's. Torch-free."""
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Final
 
 from ..config_fields import ConfigError
 from .projection import Projection
@@ -72,6 +73,9 @@ class HyperSpec:
     """Whether the streams are mixed; otherwise outputs are added to them as they are (Hy4)."""
     most: float = 2.0
     """Of the weights of outputs, without :attr:`eps`, which is added to them if streams are not mixed."""
+    delayed: bool = False
+    """Whether each part takes the sum by weights that the part before it has made, the first one the first stream, and
+    those of the last part narrow the streams (DeepSeek V4.1)."""
 
     @property
     def weights(self) -> int:
@@ -108,6 +112,8 @@ class HyperSpec:
             raise ConfigError(f"it has {self.streams} residual streams, expected 2 to {MOST_STREAMS}")
         if not 1 <= self.iterations <= MOST_ITERATIONS:
             raise ConfigError(f"streams are mixed by {self.iterations} iterations, expected 1 to {MOST_ITERATIONS}")
+        if self.delayed and (self.head or not self.mixes):
+            raise ConfigError("weights of an earlier part, with a head or without mixed streams, are not known")
 
 
 @dataclass(frozen=True)
@@ -230,9 +236,31 @@ DIGITS = 3
 
 
 @dataclass(frozen=True)
+class NGramForm:
+    """How files store what belongs to n-grams; names within :attr:`NGramSpec.name`."""
+
+    table: str
+    """Of the tables of embeddings; ``{}`` stands for the number of a part."""
+    made: tuple[str, ...]
+    """Of the projections to keys and values; one of both, or one each."""
+    norms: tuple[str, str]
+    """Of the weights of the norms of keys and of streams."""
+    flat: bool
+    """Whether these are a row, to which 1 is added; otherwise a row for each stream, as they are."""
+
+
+PLE: Final = NGramForm(
+    "ple_embedding.ngram_embedding.shard_{}", ("key_proj", "value_proj"), ("norm_key.weight", "norm_query.weight"), True
+)
+"""Qwen4's."""
+ENGRAM: Final = NGramForm("embed", ("wkv",), ("k_weight", "q_weight"), False)
+"""DeepSeek V4.1's."""
+
+
+@dataclass(frozen=True)
 class NGramSpec:
     """Embeddings of the last few tokens by hashes of them, gated by each residual stream and added to it, with a
-    convolution over them (Qwen4)."""
+    convolution over them (Qwen4) or without (DeepSeek V4.1, Engram, arXiv:2601.07372)."""
 
     vocab_size: int
     """Tokens."""
@@ -248,10 +276,17 @@ class NGramSpec:
     shards: int
     """Stored parts of all tables."""
     eos: int
-    """The token behind which texts begin: earlier ones are taken for it."""
+    """The token that stands for those before a text."""
     width: int
-    """Tokens that the convolution sees, each as many tokens from the next as there are :attr:`multipliers`."""
+    """Tokens that the convolution sees, each as many tokens from the next as there are :attr:`multipliers`; 0: there is
+    none."""
+    ends: bool = True
+    """Whether a text also begins behind the token :attr:`eos`."""
+    folded: int = 0
+    """Numbers that tokens have in hashes, those alike the same one: see :mod:`...loading.folded_tokens`; 0: their
+    own."""
     name: str = "ple"
+    form: NGramForm = PLE
 
     @property
     def before(self) -> int:
@@ -265,8 +300,13 @@ class NGramSpec:
 
     @property
     def table(self) -> str:
-        """Stored name of the tables."""
-        return f"{self.name}.ple_embedding.ngram_embedding"
+        """Stored name of the tables, or of a part of them."""
+        return f"{self.name}.{self.form.table}"
+
+    @property
+    def numbers(self) -> str:
+        """Name under which a layer gets the numbers of tokens in hashes."""
+        return f"{self.name}.folded_tokens"
 
     @property
     def shard_rows(self) -> Iterator[int]:
@@ -274,32 +314,41 @@ class NGramSpec:
         each = -(-self.rows // self.shards)
         return (min(each, self.rows - first) for first in range(0, self.rows, each))
 
-    def projections(self, hidden: int) -> tuple[Projection, Projection]:
+    def projections(self, hidden: int) -> tuple[Projection, ...]:
         """The projections of n-gram embeddings: to keys of all streams, and to values."""
-        return (
-            Projection(((f"{self.name}.key_proj", self.streams * hidden),), self.dim, bias=False),
-            Projection(((f"{self.name}.value_proj", hidden),), self.dim, bias=False),
-        )
+        sizes = (self.streams * hidden, hidden)
+        sizes = sizes if len(self.form.made) == len(sizes) else (sum(sizes),)
+        made = zip(self.form.made, sizes, strict=True)
+        return tuple(Projection(((f"{self.name}.{part}", size),), self.dim, bias=False) for part, size in made)
 
     def shapes(self, prefix: str, hidden: int) -> Shapes:
         """Shapes of its stored tensors, by name."""
         wide = self.streams * hidden
         for number, rows in enumerate(self.shard_rows):
-            yield f"{prefix}.{self.table}.shard_{number}.weight", (rows, self.dim // len(self.sizes))
+            yield f"{prefix}.{self.table.format(number)}.weight", (rows, self.dim // len(self.sizes))
         for projection in self.projections(hidden):
             yield from projection.shapes(prefix)
-        for norm in ("norm_key", "norm_query", "norm_conv"):
-            yield f"{prefix}.{self.name}.{norm}.weight", (wide,)
-        yield f"{prefix}.{self.name}.conv1d.weight", (wide, 1, self.width)
+        for norm in self.form.norms:
+            yield f"{prefix}.{self.name}.{norm}", (wide,) if self.form.flat else (self.streams, hidden)
+        if self.width:
+            yield f"{prefix}.{self.name}.norm_conv.weight", (wide,)
+            yield f"{prefix}.{self.name}.conv1d.weight", (wide, 1, self.width)
 
     def products(self, hidden: int) -> int:
         """Weights that a token is multiplied by."""
         return sum(projection.elements for projection in self.projections(hidden))
 
+    @property
+    def idle(self) -> int:
+        """Elements of the tables that a token does not use."""
+        return (self.rows - len(self.sizes)) * (self.dim // len(self.sizes))
+
     def states(self, hidden: int) -> tuple[StateTensor, ...]:
-        """The inputs of the convolution, and the last tokens."""
-        conv = StateTensor((self.streams * hidden, self.reach - 1), recurrent=False)
-        return conv, StateTensor((DIGITS * self.before, self.before), recurrent=False)
+        """The inputs of the convolution, if there is one, and the last tokens."""
+        tokens = StateTensor((DIGITS * self.before, self.before), recurrent=False)
+        if not self.width:
+            return (tokens,)
+        return StateTensor((self.streams * hidden, self.reach - 1), recurrent=False), tokens
 
     def check(self) -> None:
         """Raise :class:`ConfigError` for contradictory fields."""
@@ -307,7 +356,7 @@ class NGramSpec:
             raise ConfigError(f"{self.dim} dimensions do not divide among {len(self.sizes)} embeddings of n-grams")
         if self.vocab_size >= 256**DIGITS:
             raise ConfigError(f"n-grams of a vocabulary of {self.vocab_size} are not known")
-        if self.width < 2:
+        if self.width == 1:
             raise ConfigError(f"the convolution over n-grams sees {self.width} tokens, expected at least 2")
 
 

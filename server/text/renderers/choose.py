@@ -8,7 +8,7 @@ import msgspec
 
 from ...config.models import RendererName
 from ..pool import TokenizerPool
-from . import deepseek_v4, deepseek_v32, kimi_k3
+from . import deepseek_v4, deepseek_v32, deepseek_v41, kimi_k3
 from .harmony import HarmonyRenderer
 from .interface import Renderer, RenderRequest
 from .mistral import MistralRenderer, RendererError, find_file
@@ -17,6 +17,7 @@ from .plain import CodedRenderer
 _CODED: Final[Mapping[RendererName, tuple[Callable[[RenderRequest], str | list[str]], str]]] = {
     "deepseek_v32": (deepseek_v32.write, deepseek_v32.MARKS),
     "deepseek_v4": (deepseek_v4.write, deepseek_v4.MARKS),
+    "deepseek_v41": (deepseek_v41.write, deepseek_v41.MARKS),
     "kimi_k3": (kimi_k3.write, kimi_k3.MARKS),
 }
 """By model type, which is the renderer's name; see :class:`.plain.CodedRenderer`."""
@@ -66,7 +67,7 @@ def choose_renderer(name: RendererName, pool: TokenizerPool, folder: Path, harmo
                     "or leave both out: the model's own template writes the same format"
                 )
             return HarmonyRenderer(pool, harmony_vocabulary)
-        case "deepseek_v32" | "deepseek_v4" | "kimi_k3":
+        case "deepseek_v32" | "deepseek_v4" | "deepseek_v41" | "kimi_k3":
             return CodedRenderer(pool, *_CODED[name])
         case _:
             return TemplateRenderer(pool)

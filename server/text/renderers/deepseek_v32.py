@@ -120,18 +120,19 @@ def _answered(message: dict[str, Any], thinks: bool, goes_on: bool) -> str:
     return text + EOS
 
 
-def invoked(message: dict[str, Any]) -> list[str]:
-    """The calls of a message, V4's too. Raises TemplateError for arguments that are no object."""
+def invoked(message: dict[str, Any], mark: str = DSML) -> list[str]:
+    """The calls of a message, V4's and V4.1's too; ``mark``: what their tags begin with. Raises TemplateError for
+    arguments that are no object."""
     return [
-        f'<{DSML}invoke name="{name}">\n{_parameters(arguments)}\n</{DSML}invoke>'
+        f'<{mark}invoke name="{name}">\n{_parameters(arguments, mark)}\n</{mark}invoke>'
         for name, arguments in called(message)
     ]
 
 
-def _parameters(arguments: dict[str, Any]) -> str:
+def _parameters(arguments: dict[str, Any], mark: str) -> str:
     return "\n".join(
-        f'<{DSML}parameter name="{name}" string="{"true" if isinstance(value, str) else "false"}">'
-        f"{value if isinstance(value, str) else _json(value)}</{DSML}parameter>"
+        f'<{mark}parameter name="{name}" string="{"true" if isinstance(value, str) else "false"}">'
+        f"{value if isinstance(value, str) else _json(value)}</{mark}parameter>"
         for name, value in arguments.items()
     )
 

@@ -13,19 +13,23 @@ from .deepseek_v32 import ASSISTANT, BOS, DSML, END_THINK, EOS, THINK, USER, inv
 from .interface import RenderRequest
 from .plain import flat_messages, functions, reasoning_of, refuse_template
 
-_TOOLS: Final = f"""## Tools
 
-You have access to a set of tools to help answer the user's question. You can invoke tools by writing a "<{DSML}tool_calls>" block like the following:
+def tools_in_words(calls: str, mark: str) -> str:
+    """How tools are explained, V4.1's too; ``{schemas}`` stands for them. ``calls`` is the tag of all calls of an
+    answer, ``mark`` what tags within it begin with."""
+    return f"""## Tools
 
-<{DSML}tool_calls>
-<{DSML}invoke name="$TOOL_NAME">
-<{DSML}parameter name="$PARAMETER_NAME" string="true|false">$PARAMETER_VALUE</{DSML}parameter>
+You have access to a set of tools to help answer the user's question. You can invoke tools by writing a "<{calls}>" block like the following:
+
+<{calls}>
+<{mark}invoke name="$TOOL_NAME">
+<{mark}parameter name="$PARAMETER_NAME" string="true|false">$PARAMETER_VALUE</{mark}parameter>
 ...
-</{DSML}invoke>
-<{DSML}invoke name="$TOOL_NAME2">
+</{mark}invoke>
+<{mark}invoke name="$TOOL_NAME2">
 ...
-</{DSML}invoke>
-</{DSML}tool_calls>
+</{mark}invoke>
+</{calls}>
 
 String parameters should be specified as is and set `string="true"`. For all other types (numbers, booleans, arrays, objects), pass the value in JSON format and set `string="false"`.
 
@@ -39,6 +43,10 @@ Otherwise, output directly after {END_THINK} with tool calls or final response.
 
 You MUST strictly follow the above defined tool name and parameter schemas to invoke tool calls.
 """  # noqa: E501 - the model's words, line by line
+
+
+_CALLS: Final = f"{DSML}tool_calls"
+_TOOLS: Final = tools_in_words(_CALLS, DSML)
 _HIGH: Final = (
     "Reasoning Effort: Absolute maximum with no shortcuts permitted.\n"
     "You MUST be very thorough in your thinking and comprehensively decompose the problem to resolve the root cause, "
@@ -68,36 +76,37 @@ def write(conversation: RenderRequest) -> str:
     refuse_template(conversation, "deepseek_v4")
     kwargs = conversation.template_kwargs
     thinks = kwargs.get("thinking", kwargs.get("enable_thinking")) is not False
-    messages = _as_turns(flat_messages(conversation, knows_developer=False))
+    messages = as_turns(flat_messages(conversation, knows_developer=False))
     asked = max((index for index, message in enumerate(messages) if message["role"] == "user"), default=-1)
     remembered = 0 if conversation.tools else asked
     text = [BOS]
     if thinks:
         text.append(EFFORTS.get(str(kwargs.get("reasoning_effort")), ""))
     if conversation.tools and messages[0]["role"] != "system":
-        text.append(_explained(conversation.tools))
+        text.append(explained(conversation.tools, _TOOLS))
     for index, message in enumerate(messages):
         is_last = index == len(messages) - 1
         if message["role"] == "assistant":
             goes_on = conversation.continue_final_message and is_last
-            text.append(_answered(message, thinks and index >= remembered, goes_on))
+            text.append(answered(message, thinks and index >= remembered, goes_on))
             continue
         text.append(f"{USER}{message['content']}" if message["role"] == "user" else message["content"])
         if conversation.tools and index == 0 and message["role"] == "system":
-            text.append(_explained(conversation.tools))
+            text.append(explained(conversation.tools, _TOOLS))
         if is_last or messages[index + 1]["role"] == "assistant":
             text.append(f"{ASSISTANT}{THINK if thinks and index >= remembered else END_THINK}")
     return "".join(text)
 
 
-def _explained(tools: Sequence[Any]) -> str:
+def explained(tools: Sequence[Any], words: str) -> str:
+    """The tools, behind instructions; ``words``: see :func:`tools_in_words`."""
     schemas = "\n".join(json.dumps(tool, ensure_ascii=False) for tool in functions(tools))
-    return "\n\n" + _TOOLS.replace("{schemas}", schemas)
+    return "\n\n" + words.replace("{schemas}", schemas)
 
 
-def _as_turns(messages: Sequence[_Message]) -> list[_Message]:
+def as_turns(messages: Sequence[_Message]) -> list[_Message]:
     """Messages that follow one another as one turn, with results of tools, in the order of their calls, within the
-    user's."""
+    user's, which then has the field ``asks``: whether there is anything else."""
     turns: list[_Message] = []
     index = 0
     while index < len(messages):
@@ -110,14 +119,15 @@ def _as_turns(messages: Sequence[_Message]) -> list[_Message]:
                 end = _end_of_run(messages, index, ("user", "tool"))
                 calls = turns[-1].get("tool_calls", ()) if turns else ()
                 parts = _in_order_of_calls(messages[index:end], [call.get("id") for call in calls])
-                turns.append({"role": "user", "content": "\n\n".join(map(_part, parts))})
+                asks = any(part["role"] == "user" for part in parts)
+                turns.append({"role": "user", "content": "\n\n".join(map(_part, parts)), "asks": asks})
                 index = end
             case "assistant":
                 end = _end_of_run(messages, index, ("assistant",))
                 turns.append(_joined(messages[index:end]))
                 index = end
             case role:
-                raise TemplateError(f"messages[{index}].role is {role!r}, which DeepSeek-V4 does not know.")
+                raise TemplateError(f"messages[{index}].role is {role!r}, which DeepSeek-V4 and V4.1 do not know.")
     return turns
 
 
@@ -155,11 +165,12 @@ def _joined(answers: Sequence[_Message]) -> _Message:
     }
 
 
-def _answered(message: _Message, remembers: bool, goes_on: bool) -> str:
-    calls = invoked(message)
+def answered(message: _Message, remembers: bool, goes_on: bool, calls_tag: str = _CALLS, mark: str = DSML) -> str:
+    """The model's turn, with what it thought if it ``remembers`` that; tags are those of :func:`tools_in_words`."""
+    calls = invoked(message, mark)
     if goes_on and calls:
         raise TemplateError("continue_final_message is set, but the last message ends with calls of tools.")
     text = (reasoning_of(message) + END_THINK if remembers else "") + str(message["content"])
     if calls:
-        text += f"\n\n<{DSML}tool_calls>\n" + "\n".join(calls) + f"\n</{DSML}tool_calls>"
+        text += f"\n\n<{calls_tag}>\n" + "\n".join(calls) + f"\n</{calls_tag}>"
     return text if goes_on else text + EOS

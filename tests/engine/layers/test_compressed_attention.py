@@ -9,6 +9,7 @@ import torch
 from stentor import kernels
 from stentor.engine.layers.attention.compressed_attention import CompressedAttention
 from stentor.engine.layers.attention.entries import CompletedEntries, EntryBlocks
+from stentor.engine.layers.attention.entry_index import EntryIndex
 from stentor.engine.layers.attention.token_history import CachedTokens, TokenHistory
 from stentor.engine.layers.experts.moe import _experts_of_tokens
 from stentor.engine.layers.linear.weights import WeightError
@@ -18,10 +19,10 @@ from stentor.tests.parity.cuts import LENGTH, assert_close, prompt_of
 from stentor.tests.parity.paged import PagedDecoder
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("deepseek-v4")
-    tiny.make("deepseek-v4", folder)
+@pytest.fixture(scope="module", params=["deepseek-v4", "deepseek-v4.1"])
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp(request.param)
+    tiny.make(request.param, folder)
     return folder
 
 
@@ -104,13 +105,14 @@ def test_a_device_s_way_gives_the_logits_of_a_cpu_s(folder: Path, monkeypatch: p
         return [*first, *ours.run((1, 0, 30), (0, 50, 1)), *ours.run((0, 51, LENGTH - 51))]
 
     expected = logits()
-    made: Any = CompressedAttention.__init__
+    for kind in (CompressedAttention, EntryIndex):
+        made: Any = kind.__init__
 
-    def of_device(self: Any, *args: Any, **options: Any) -> None:
-        made(self, *args, **options)
-        self._by_token = False
+        def of_device(self: Any, *args: Any, made: Any = made, **options: Any) -> None:
+            made(self, *args, **options)
+            self._by_token = False
 
-    monkeypatch.setattr(CompressedAttention, "__init__", of_device)
+        monkeypatch.setattr(kind, "__init__", of_device)
     for ours, theirs in zip(logits(), expected, strict=True):
         assert_close(ours, theirs)
 

@@ -17,7 +17,7 @@ from stentor.server.text.renderers.plain import CodedRenderer
 from stentor.tests.fakes import byte_pool, fake_state
 
 
-@pytest.mark.parametrize("name", ["deepseek_v32", "deepseek_v4", "kimi_k3"])
+@pytest.mark.parametrize("name", ["deepseek_v32", "deepseek_v4", "deepseek_v41", "kimi_k3"])
 def test_a_model_with_a_template_is_written_to_by_it(name: RendererName, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": name}))
     pool = byte_pool()
@@ -31,6 +31,7 @@ def test_a_model_with_a_template_is_written_to_by_it(name: RendererName, tmp_pat
     [
         ("deepseek_v32", "reasoning deepseek_r1, tool calls deepseek_v32"),
         ("deepseek_v4", "reasoning deepseek_r1, tool calls deepseek_v4"),
+        ("deepseek_v41", "reasoning deepseek_r1, tool calls deepseek_v41"),
         ("kimi_k3", "reasoning kimi_k3, tool calls kimi_k3"),
     ],
 )
