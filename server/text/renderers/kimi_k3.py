@@ -85,13 +85,13 @@ def _flat(conversation: RenderRequest) -> list[_Message]:
 def _content(content: Any, pictures: Iterator[str], place: int) -> _Pieces:
     if content is None or isinstance(content, str):
         return [content or ""]
-    texts = [
-        next(pictures, None) if part.get("type") == "image" else part.get("text", part.get("refusal"))
-        for part in content
-    ]
-    if None in texts:
-        raise TemplateError(f"messages[{place}].content has a part that is neither text nor an image.")
-    return texts
+    found: _Pieces = []
+    for part in content:
+        text = next(pictures, None) if part.get("type") == "image" else part.get("text", part.get("refusal"))
+        if text is None:
+            raise TemplateError(f"messages[{place}].content has a part that is neither text nor an image.")
+        found.append(text)
+    return found
 
 
 def _form(wanted: Mapping[str, Any]) -> str:

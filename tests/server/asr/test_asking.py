@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,10 +30,11 @@ def test_a_file_may_say_otherwise_how_a_model_is_asked(tmp_path: Path, architect
     spec = replace(model_spec_from_hf(config), architecture=architecture)
     checkpoint = Checkpoint("dummy", tmp_path, (), spec, "bfloat16", GenerationConfig())
     file, usual = tmp_path / "processor_config.json", ASKING[architecture]
+    changed: dict[str, Any] = {words: "Write it down."} if words else {}
     for said in (None, "Write it down."):
         file.write_text(json.dumps({"default_transcription_prompt": said}))
         found = asking_of(MediaSpec({"audio": 1}), checkpoint)
-        assert found == (replace(usual, **{words: said}) if said and words else usual)
+        assert found == (replace(usual, **changed) if said else usual)
     file.write_text('{"default_transcription_prompt": 5}')
     with pytest.raises(CheckpointError, match="default_transcription_prompt is '5', expected a text"):
         asking_of(MediaSpec({"audio": 1}), checkpoint)
