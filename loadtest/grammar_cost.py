@@ -31,7 +31,7 @@ from stentor.protocols.ipc.codec import encoder
 from stentor.protocols.ipc.sampling import SamplingParams
 
 from .record import Record, quantile
-from .tool import at_least, make_parser, run_tool, table
+from .tool import ToolError, at_least, make_parser, run_tool, table
 
 WHITESPACE: Final = {"whitespace_flexible": False, "whitespace_pattern": r"\n?(?:\x20{0,32}|\t{0,8})"}
 """The server's default."""
@@ -84,7 +84,9 @@ def source_of(schema: dict[str, Any]) -> str:
 
 
 def read_vocabulary(folder: Path) -> TokenBytes:
-    """Of a tokenizer of the byte-level kind."""
+    """Of a tokenizer of the byte-level kind. Raises ToolError without ``tokenizer.json``."""
+    if not (folder / "tokenizer.json").is_file():
+        raise ToolError(f"--model: {folder} has no tokenizer.json; give the folder of a model in Hugging Face's layout")
     from transformers.convert_slow_tokenizer import bytes_to_unicode  # late: it takes seconds
 
     tokenizer = Tokenizer.from_buffer((folder / "tokenizer.json").read_bytes())

@@ -43,7 +43,7 @@ with contextlib.suppress(ImportError):  # a GPU machine may have none
     # the same examples in every run of `make test`; new ones are for `make properties`, 500 for 15: see examples.py
     settings.register_profile("same", derandomize=True, max_examples=15, deadline=None)
     settings.register_profile("more", max_examples=500, deadline=None)
-    # those of "same" as they fail first: where every example is slow by a fault, a smaller one is sought for five minutes
+    # those of "same" as they fail first: a smaller one is sought for up to five minutes
     settings.register_profile(
         "unshrunk",
         settings.get_profile("same"),

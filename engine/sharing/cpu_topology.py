@@ -8,7 +8,7 @@
     sys/devices/system/cpu/cpuN/cpufreq/cpuinfo_max_freq        its speed, where nothing else tells
     sys/devices/cpu_core/cpus                                   the fast cores of a hybrid processor of Intel
     sys/devices/system/node/nodeN/cpulist                       the CPUs beside each part of the memory
-    proc/self/cgroup, sys/fs/cgroup/**                          the quota of a container, versions 1 and 2
+    cpu.max, or cpu.cfs_quota_us and cpu.cfs_period_us          the quota of a control group (:mod:`.cgroups`)
 
 Missing or unreadable files mean the plain case: each CPU a core of its own, one socket, no quota.
 """
@@ -20,9 +20,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from .cgroups import group_folders, text_of
+
 _CPUS: Final = "sys/devices/system/cpu"
 _NODES: Final = "sys/devices/system/node"
-_CGROUPS: Final = "sys/fs/cgroup"
 _SLOW: Final = 0.5
 """Assumed speed of Intel's efficiency cores, which the processor does not report."""
 
@@ -56,7 +57,7 @@ def read_topology(root: Path = Path("/"), affinity: Collection[int] | None = Non
     cpus = []
     for number in numbers:
         topology = root / _CPUS / f"cpu{number}/topology"
-        siblings = parse_cpus(_text(topology / "thread_siblings_list")) or {number}
+        siblings = parse_cpus(text_of(topology / "thread_siblings_list")) or {number}
         socket = _whole(topology / "physical_package_id")
         cpus.append(Cpu(number, min(siblings), socket or 0, nodes.get(number, 0), speeds[number]))
     return CpuTopology(tuple(cpus), min(_quotas(root), default=None))
@@ -87,7 +88,7 @@ def _nodes(folder: Path) -> dict[int, int]:
     """Memory node by CPU."""
     found = {}
     for path in folder.glob("node[0-9]*"):
-        for cpu in parse_cpus(_text(path / "cpulist")):
+        for cpu in parse_cpus(text_of(path / "cpulist")):
             found[cpu] = int(path.name.removeprefix("node"))
     return found
 
@@ -106,44 +107,19 @@ def _speeds(root: Path, numbers: Collection[int]) -> Mapping[int, float]:
 
 
 def _fast_cores(root: Path) -> set[int]:
-    return parse_cpus(_text(root / "sys/devices/cpu_core/cpus"))
+    return parse_cpus(text_of(root / "sys/devices/cpu_core/cpus"))
 
 
 def _quotas(root: Path) -> Iterator[float]:
     """Quotas of the process's control group and its ancestors; the smallest applies."""
-    for line in _text(root / "proc/self/cgroup").splitlines():
-        _, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
-        if not controllers:
-            for mount in (_CGROUPS, f"{_CGROUPS}/unified"):
-                yield from _quotas_of(root / mount, path)
-        elif "cpu" in controllers.split(","):
-            for mount in (controllers, "cpu"):
-                yield from _quotas_of(root / _CGROUPS / mount, path)
-
-
-def _quotas_of(mount: Path, path: str) -> Iterator[float]:
-    """Quotas from ``path`` up to ``mount``. In a container without a cgroup namespace, ``path`` is the host's and
-    ``mount`` the container's own group."""
-    folder = mount / path.strip("/")
-    while True:
-        quota, period = (*_text(folder / "cpu.max").split(), "", "")[:2]
+    for folder in group_folders(root, "cpu"):
+        quota, period = (*text_of(folder / "cpu.max").split(), "", "")[:2]
         if not quota:
-            quota, period = (_text(folder / f"cpu.cfs_{what}_us").strip() for what in ("quota", "period"))
+            quota, period = (text_of(folder / f"cpu.cfs_{what}_us").strip() for what in ("quota", "period"))
         if quota.isdecimal() and period.isdecimal() and int(period) > 0:  # else "max", or -1
             yield int(quota) / int(period)
-        if folder == mount:
-            return
-        folder = folder.parent
 
 
 def _whole(path: Path) -> int | None:
-    text = _text(path).strip()
+    text = text_of(path).strip()
     return int(text) if text.isdecimal() else None
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(errors="replace")
-    except OSError:
-        return ""

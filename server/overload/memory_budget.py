@@ -19,6 +19,7 @@ from typing import Final, Self
 import anyio
 
 from stentor.engine.processes.freed_memory import GROWN, give_back, resident_bytes
+from stentor.engine.sharing.cgroups import memory_groups
 from stentor.protocols.common.errors import BadRequest
 from stentor.protocols.ipc.sampling import SamplingParams
 
@@ -137,15 +138,10 @@ def default_budget(memory: int | None = None) -> int:
     return max(_LEAST, min(_LARGEST, memory // _PART_OF_MEMORY))
 
 
-def memory_limit(cgroup: Path = Path("/sys/fs/cgroup"), meminfo: Path = Path("/proc/meminfo")) -> int:
-    """Bytes of memory of this machine, or of the container (cgroup v2 or v1) where that is less."""
-    total = next(line for line in meminfo.read_text().splitlines() if line.startswith("MemTotal:"))
-    memory = int(total.split()[1]) * 1024
-    for name in ("memory.max", "memory/memory.limit_in_bytes"):
-        file = cgroup / name
-        if file.exists() and (text := file.read_text().strip()) != "max":
-            memory = min(memory, int(text))
-    return memory
+def memory_limit(root: Path = Path("/")) -> int:
+    """Bytes of memory of this machine, or of its container or systemd unit where that is less."""
+    total = next(line for line in (root / "proc/meminfo").read_text().splitlines() if line.startswith("MemTotal:"))
+    return min([int(total.split()[1]) * 1024, *(group.limit for group in memory_groups(root))])
 
 
 def _never(wanted: int, most: int, field: str | None) -> BadRequest:

@@ -30,14 +30,19 @@ class Machine:
                 (folder / "physical_package_id").write_text(f"{socket}\n")
         for number, near in enumerate(self.nodes):
             write(root, f"sys/devices/system/node/node{number}/cpulist", format_cpus([*near]))
-        for path, text in (self.files or {}).items():
-            write(root, path, text)
+        write_files(root, self.files or {})
         return read_topology(root, cpus if affinity is None else set(affinity))
 
 
 def write(root: Path, path: str, text: str) -> None:
     (root / path).parent.mkdir(parents=True, exist_ok=True)
     (root / path).write_text(f"{text}\n")
+
+
+def write_files(root: Path, files: Mapping[str, str]) -> None:
+    """``files``: contents by path."""
+    for path, text in files.items():
+        write(root, path, text)
 
 
 def each_cpu(file: str, values: Iterable[int]) -> dict[str, str]:

@@ -42,6 +42,7 @@ from stentor.protocols.ipc.config import WorkerConfig
 from stentor.protocols.ipc.steps import RowStep, StepPlan
 from stentor.tests.engine.channel.harness import both_ends
 from stentor.tests.engine.local import model_config
+from stentor.tests.engine.machines import write_files
 from stentor.tests.parity import tiny
 
 CPU = torch.device("cpu")
@@ -133,31 +134,49 @@ def test_the_default_cache_leaves_room_for_the_weights(
         set_up(config, _ignore)
 
 
+MEMORY = "sys/fs/cgroup/memory"
+"""The first part of names of version 2's files at the mount, and the folder of version 1's."""
+
+
 def test_a_containers_limit_counts_and_its_page_cache_does_not(tmp_path: Path) -> None:
-    host = available_memory(tmp_path)
-    assert host > 0
-    (tmp_path / "memory.max").write_text("max\n")
-    (tmp_path / "memory.current").write_text("900\n")
-    assert available_memory(tmp_path) > 900
-    (tmp_path / "memory.max").write_text("1000\n")
+    write_files(tmp_path, {"proc/meminfo": "MemTotal: 8 kB\nMemAvailable:   5 kB", "proc/self/cgroup": "0::/"})
+    assert available_memory(tmp_path) == 5 * 1024
+    write_files(tmp_path, {f"{MEMORY}.max": "max", f"{MEMORY}.current": "900"})
+    assert available_memory(tmp_path) == 5 * 1024
+    write_files(tmp_path, {f"{MEMORY}.max": "1000"})
     assert available_memory(tmp_path) == 100
-    (tmp_path / "memory.stat").write_text("anon 300\ninactive_file 250\nactive_file 50\n")
+    write_files(tmp_path, {f"{MEMORY}.stat": "anon 300\ninactive_file 250\nactive_file 50"})
     assert available_memory(tmp_path) == 350
-    (tmp_path / "memory.current").write_text("5000\n")
+    write_files(tmp_path, {f"{MEMORY}.current": "5000"})
     assert available_memory(tmp_path) == 0
 
 
-def test_the_limit_of_a_container_of_cgroup_v1_counts_too(tmp_path: Path) -> None:
-    (tmp_path / "memory").mkdir()
-    for name, text in (
-        ("limit_in_bytes", "9223372036854771712\n"),  # none
-        ("usage_in_bytes", "900\n"),
-        ("stat", "inactive_file 1\ntotal_cache 300\ntotal_inactive_file 250\n"),
-    ):
-        (tmp_path / "memory" / f"memory.{name}").write_text(text)
-    assert available_memory(tmp_path) > 900
-    (tmp_path / "memory" / "memory.limit_in_bytes").write_text("1000\n")
+def test_the_limit_of_cgroup_v1_counts_too(tmp_path: Path) -> None:
+    files = {
+        "proc/meminfo": "MemAvailable:   5 kB",
+        "proc/self/cgroup": "5:cpu,cpuacct:/other\n4:memory:/a-path-of-the-host",
+        f"{MEMORY}/memory.limit_in_bytes": "9223372036854771712",  # none
+        f"{MEMORY}/memory.usage_in_bytes": "900",
+        f"{MEMORY}/memory.stat": "inactive_file 1\ntotal_cache 300\ntotal_inactive_file 250",
+    }
+    write_files(tmp_path, files)
+    assert available_memory(tmp_path) == 5 * 1024
+    write_files(tmp_path, {f"{MEMORY}/memory.limit_in_bytes": "1000"})
     assert available_memory(tmp_path) == 350
+
+
+def test_the_limit_of_a_systemd_unit_and_of_its_slice_counts(tmp_path: Path) -> None:
+    unit = "sys/fs/cgroup/system.slice/stentor.service"
+    files = {
+        "proc/meminfo": "MemAvailable:   5 kB",
+        "proc/self/cgroup": "0::/system.slice/stentor.service",
+        f"{unit}/memory.max": "1000",
+        f"{unit}/memory.current": "400",
+    }
+    write_files(tmp_path, files)
+    assert available_memory(tmp_path) == 600
+    write_files(tmp_path, {f"{unit}/../memory.max": "2000", f"{unit}/../memory.current": "1900"})
+    assert available_memory(tmp_path) == 100
 
 
 # ---- dtype and device

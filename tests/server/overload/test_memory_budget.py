@@ -35,6 +35,7 @@ from stentor.server.text.errors import TemplateError, TemplatesWait
 from stentor.server.text.pool import TokenizerPool
 from stentor.server.text.templates import template_process
 from stentor.server.text.templates.template_process import RenderJob, TemplateProcess
+from stentor.tests.engine.machines import write_files
 from stentor.tests.fakes import FakeEngine, byte_tokenizer, fake_state
 from stentor.tests.server.harness import CHAT, COMPLETIONS, HELLO, in_memory, on_loopback, until
 
@@ -104,8 +105,10 @@ async def test_without_a_bound_all_are_held() -> None:
 @pytest.mark.parametrize(
     ("total", "file", "text", "expected"),
     [
+        (24 * GiB, "", "", 1 * GiB),
         (24 * GiB, "memory.max", "max", 1 * GiB),
         (24 * GiB, "memory.max", str(2 * GiB), GiB // 2),
+        (24 * GiB, "system.slice/memory.max", str(2 * GiB), GiB // 2),
         (24 * GiB, "memory/memory.limit_in_bytes", str(GiB), GiB // 4),
         (24 * GiB, "memory/memory.limit_in_bytes", "9223372036854771712", 1 * GiB),
         (2 * GiB, "memory.max", str(8 * GiB), GiB // 2),
@@ -115,12 +118,15 @@ async def test_without_a_bound_all_are_held() -> None:
 def test_the_budget_is_a_quarter_of_the_memory_that_there_is(
     tmp_path: Path, total: int, file: str, text: str, expected: int
 ) -> None:
-    meminfo = tmp_path / "meminfo"
-    meminfo.write_text(f"MemTotal:       {total >> 10} kB\nMemFree:        1 kB\n")
-    limit = tmp_path / "cgroup" / file
-    limit.parent.mkdir(parents=True)
-    limit.write_text(f"{text}\n")
-    assert default_budget(memory_limit(tmp_path / "cgroup", meminfo)) == expected
+    files = {
+        "proc/meminfo": f"MemTotal:       {total >> 10} kB\nMemFree:        1 kB",
+        "proc/self/cgroup": "4:memory:/\n0::/system.slice/stentor.service",
+    }
+    if file:
+        used = file.replace("max", "current").replace("limit", "usage")
+        files |= {f"sys/fs/cgroup/{file}": text, f"sys/fs/cgroup/{used}": "0"}
+    write_files(tmp_path, files)
+    assert default_budget(memory_limit(tmp_path)) == expected
 
 
 @pytest.mark.parametrize(
