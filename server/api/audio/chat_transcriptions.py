@@ -77,8 +77,8 @@ def resolve_chat(form: TranslationForm, model: ChatTranscriber, chunking: Chunki
 
 def _is_timed(form: TranslationForm, model: ChatTranscriber) -> bool:
     """Whether the answer has times from an aligner, which no stream has."""
-    heard = isinstance(form, TranscriptionForm) and not form.stream and not model.asking.diarizes
-    return heard and model.aligner is not None and form.response_format in ("verbose_json", "srt", "vtt")
+    transcribes = isinstance(form, TranscriptionForm) and not form.stream and not model.asking.diarizes
+    return transcribes and model.aligner is not None and form.response_format in ("verbose_json", "srt", "vtt")
 
 
 def _language(form: TranscriptionForm, model: ChatTranscriber) -> str | None:

@@ -123,7 +123,7 @@ def test_pages_are_scored_in_the_words_of_their_makers(name: str, tmp_path: Path
     images = transformers.Qwen2VLImageProcessorPil(patch_size=PATCH, temporal_patch_size=2, merge_size=2, size=size)
     words = WORDS[name]
     vision_models.write_processor(tmp_path, words.processor, images, "{{ messages }}")
-    tokenizer = transformers.AutoTokenizer.from_pretrained(str(tmp_path))
+    tokenizer = transformers.PreTrainedTokenizerFast.from_pretrained(str(tmp_path))
     fill = 10 * tokenizer.pad_token
 
     @torch.inference_mode()
