@@ -2,6 +2,7 @@
 
 import copy
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -29,15 +30,15 @@ MASK, RANK = STAGES["dspark_noise_token_id"], STAGES["dspark_markov_rank"]
 class StageAttention(Attention):
     """Of a block to itself, and to the last tokens before it, which the model's streams stand for."""
 
-    def forward(self, x: torch.Tensor, before: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """x [1, block, hidden]; ``before`` [1, tokens, hidden]: of all tokens before the block."""
-        known, window = before.shape[1], self.config.sliding_window
+    def forward(self, x: torch.Tensor, handed: Any) -> tuple[torch.Tensor, Any]:
+        """x [1, block, hidden]; ``handed`` [1, tokens, hidden]: of all tokens before the block."""
+        known, window = handed.shape[1], self.config.sliding_window
         of_block = _angles(self.config, False, torch.arange(known, known + x.shape[1]))
         of_others = _angles(self.config, False, torch.arange(known))
         q = _turned(self.wq_b(self.q_norm(self.wq_a(x))).unflatten(2, (self.heads, -1)), of_block)
         keys = [
             _turned(self.kv_norm(self.wkv(each)).unsqueeze(2), angles)[0, :, 0]
-            for each, angles in ((before, of_others), (x, of_block))
+            for each, angles in ((handed, of_others), (x, of_block))
         ]
         seen = torch.cat((keys[0][-window:], keys[1]))
         scores = torch.einsum("thd,kd->htk", q[0], seen) * seen.shape[1] ** -0.5
@@ -46,11 +47,11 @@ class StageAttention(Attention):
         found = _turned(torch.einsum("htk,kd->thd", shares, seen)[None], of_block, back=True)
         by_group = found.flatten(2).unflatten(2, (self.groups, -1))
         made = torch.einsum("rtgd,god->rtgo", by_group, self.wo_a.weight.unflatten(0, (self.groups, -1)))
-        return self.wo_b(made.flatten(2)), before
+        return self.wo_b(made.flatten(2)), handed
 
 
 class Stages(nn.Module):
-    names: ClassVar = {
+    names: ClassVar[Mapping[str, str]] = {
         "main_proj": "mtp.0.main_proj",
         "main_norm": "mtp.0.main_norm",
         "norm": "mtp.1.norm",
