@@ -147,7 +147,7 @@ class Layer:
     def keep(self, x: torch.Tensor, batch: ForwardBatch) -> None:
         """Write keys and values of x [tokens, hidden], which the norm of the layer's input does not change."""
         assert self._mixer is not None
-        assert isinstance(self._mixer.part, Attention), "blocks are drafted with plain attention"
+        assert isinstance(self._mixer.part, Attention | CompressedAttention), "blocks are drafted with these alone"
         self._mixer.part.keep(x, batch)
 
     def _mixed(

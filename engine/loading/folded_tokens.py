@@ -40,7 +40,7 @@ def folded_tokens(folder: Path, count: int, expected: int, spare: int) -> Sequen
     for token in range(min(known.get_vocab_size(), count)):
         text = known.decode([token], skip_special_tokens=False)
         # a part of a character has no text to fold
-        name = known.id_to_token(token) if "\ufffd" in text else fold.normalize_str(text) or text
+        name = str(known.id_to_token(token)) if "\ufffd" in text else fold.normalize_str(text) or text
         found.append(numbers.setdefault(name, len(numbers)))
     if len(numbers) != expected or not spare < len(found):
         raise CheckpointError(

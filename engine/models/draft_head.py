@@ -13,6 +13,7 @@ from ..layers.linear.quantized import Delta, multiplied
 from ..layers.linear.weights import WeightMap
 from ..layers.norm import RMSNorm
 from ..layers.rotary import RotaryTables
+from ..layers.streams.hyper import HyperConnected
 from ..layers.streams.streamed import AnyStreams, StreamedLayer, streamed_layers
 from ..model_config.hf.draft_head import DraftHeadSpec
 from ..model_config.spec.model import ModelSpec
@@ -115,6 +116,8 @@ class DraftHead:
         """The input of :meth:`combined`, [tokens, …] float32: the model's hidden states, or copies of its stream."""
         if self.spec.taps:
             assert taps is not None
+            if self.spec.mean_of:
+                return taps.float().view(len(taps), len(self.spec.taps), self.spec.mean_of, -1).mean(2).flatten(1)
             return taps.float()
         assert isinstance(self._model, Decoder)
         return hidden.float() if self.spec.takes_stream else self._model.normed(hidden)
@@ -142,12 +145,19 @@ class DraftHead:
         assert self._hidden_norm is not None
         x = self._hidden_norm.plain(self.combined(features))
         for layer in self._layers:
-            assert isinstance(layer, Layer), "blocks are drafted over one stream"
+            assert isinstance(layer, Layer | HyperConnected), "blocks are drafted over no other streams"
             layer.keep(x, batch)
 
     def block(self, batch: ForwardBatch) -> torch.Tensor:
         """Run the layers over the blocks ``batch.drafted``; returns their output [tokens, hidden]."""
-        return self._through(None, self._embedded(batch), batch)
+        embedded = self._embedded(batch)
+        if self._streams is None:
+            return self._through(None, embedded, batch)
+        widened = self._streams.widened(embedded)
+        assert isinstance(widened, torch.Tensor)
+        found = self._streams.narrowed(self._through(None, widened, batch), batch.carried.mix)
+        assert isinstance(found, torch.Tensor)
+        return found
 
     def forward(self, batch: ForwardBatch, hidden: torch.Tensor) -> torch.Tensor:
         """Run the layer; returns its output, and writes keys and values to the batch's cache.
@@ -202,7 +212,7 @@ class DraftHead:
 
     def logits(self, stream: torch.Tensor) -> torch.Tensor:
         """Output of :meth:`forward` → float32 [rows, vocabulary]; -inf for tokens that it cannot draft."""
-        if self._streams is not None:
+        if self._streams is not None and not self.spec.block:
             narrowed = self._streams.narrowed(stream)
             assert isinstance(narrowed, torch.Tensor)
             stream = narrowed

@@ -55,7 +55,7 @@ class SpeculativeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
 
     def __post_init__(self) -> None:
         """Raises ValueError for contradictory settings."""
-        if self.method != "mtp" and bool(self.model) != (self.method in BY_MODELS):
+        if self.method not in ("dspark", "mtp") and bool(self.model) != (self.method in BY_MODELS):
             expected = f"no model, and it is {self.model}" if self.model else "the model that proposes, as model"
             raise ValueError(f"method {self.method} takes {expected}")
         if not self.num_speculative_tokens:
@@ -309,9 +309,9 @@ class WorkerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Flag(
             "speculative decoding, as JSON with vLLM's keys: method is ngram (continuations of earlier "
             "matches in the prompt or answer), suffix (also in earlier answers with the same cache salt), "
-            "draft_model (a smaller model with the same tokenizer), eagle, eagle3, dflash or dspark (a head) or mtp "
-            "(MODEL's own head, or Gemma 4's assistant); num_speculative_tokens; model (of draft_model, a "
-            "head and an assistant, named as MODEL is); prompt_lookup_min and prompt_lookup_max; "
+            "draft_model (a smaller model with the same tokenizer), eagle, eagle3, dflash or dspark (a head; dspark "
+            "also MODEL's own) or mtp (MODEL's own head, or Gemma 4's assistant); num_speculative_tokens; model (of "
+            "draft_model, a head and an assistant, named as MODEL is); prompt_lookup_min and prompt_lookup_max; "
             "num_speculative_tokens_per_batch_size; and the four suffix_decoding keys; by default none",
             kind="speculative",
             name="speculative-config",

@@ -103,6 +103,7 @@ _DEEPSEEK41: Final[Mapping[str, object]] = {
     **{"candidate_source_layer_id": 2, "candidate_block_size": 8, "candidate_topk_blocks": 64},
     **{"engram_layer_ids": [1], "engram_num_embeddings": [500], "engram_max_ngram_size": 3, "engram_n_heads": 2},
     **{"engram_vocab_size": 50, "engram_head_dim": 8, "engram_compressed_vocab_size": 32},
+    **{"dspark_target_layer_ids": [2, 3], "dspark_block_size": 4, "dspark_noise_token_id": 2},
 }
 _MORE: Final[Mapping[str, Mapping[str, object]]] = {
     "AliceAIForCausalLM": _ALICE,
@@ -318,6 +319,8 @@ def remarks(architecture: str, spec: ModelSpec) -> list[str]:
         found.append(f"in GGUF files with mmproj of {' or '.join(projectors)}")
     if mtp_head_stored(spec):
         found.append("may have a head for multi-token prediction")
+    elif spec.stages is not None:
+        found.append("may have stages that draft blocks")
     elif spec.mtp is None and (spec.draft_layers or spec.draft_prefix):
         found.append("layers for multi-token prediction are ignored")
     if not parity_models(architecture):

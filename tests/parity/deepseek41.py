@@ -25,6 +25,14 @@ _FOLDED, _FILLER = 160, 2
 """Numbers of tokens: each has one with its neighbour; and the token before a text."""
 
 
+STAGES: Values = {
+    **{"num_nextn_predict_layers": 2, "dspark_target_layer_ids": [2, 3], "dspark_block_size": 5},
+    **{"dspark_noise_token_id": 7, "dspark_markov_rank": 12},
+    **{"dspark_n_routed_experts": 4, "dspark_num_experts_per_tok": 2},
+}
+"""Of stages that draft blocks."""
+
+
 class V41Config(transformers.PretrainedConfig):  # type: ignore[misc]
     model_type = "deepseek_v41_plain"
 
@@ -376,8 +384,9 @@ def configs(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
     own |= {"compress_ratios": [0, 2, 2, 1, 1, 1, 0]}
     own |= {"kv_source_layer_ids": [1, 3], "index_source_layer_ids": [1, 3, 4]}
     own |= {"index_topk": 20, "candidate_source_layer_id": 3, "candidate_topk_blocks": 6, "candidate_block_size": 4}
-    own |= {"engram_layer_ids": [1, 4], "engram_num_embeddings": [240, 310], "engram_head_dim": 12}
+    own |= {"engram_layer_ids": [1, 4], "engram_num_embeddings": [240, 310], "engram_head_dim": 12, "stages": STAGES}
     plain: Values = {"candidate_source_layer_id": -1, "engram_layer_ids": [], "hc_mult": 2, "num_hidden_layers": 5}
+    plain |= {"stages": {}}
     return {
         # all experts: where rounding changed the choice, the error would be larger than that of rounding
         "deepseek-v4.1": lambda: V41Config(**{**own, "num_experts_per_tok": 8}, tie_word_embeddings=False),
@@ -395,8 +404,8 @@ def _text(config: Any) -> Values:
     own: Values = {"model_type": "deepseek_v41_text", "n_shared_experts": 1, "hidden_act": "silu", "swiglu_limit": 10.0}
     own |= {"scoring_func": "sqrtsoftplus", "topk_method": "noaux_tc", "norm_topk_prob": True}
     own |= {"engram_max_ngram_size": 3, "engram_n_heads": 2, "engram_vocab_size": 50, "engram_pad_token_id": _FILLER}
-    own |= {"engram_compressed_vocab_size": _FOLDED, "rope_scaling": config.extension, "num_nextn_predict_layers": 1}
-    return {**own, **{field: getattr(config, field) for field in kept}}
+    own |= {"engram_compressed_vocab_size": _FOLDED, "rope_scaling": config.extension}
+    return {**own, **config.stages, **{field: getattr(config, field) for field in kept}}
 
 
 def _whole(config: Any) -> Values:

@@ -16,10 +16,10 @@ from stentor.tests.parity.paged import PagedDecoder
 from stentor.tests.parity.test_deepseek4_files import QUANTISED, fp4
 
 _FP8 = (
-    *("attn.wq_a", "attn.wkv", "attn.wq_b", "attn.wo_a", "attn.wo_b", "indexer.wq_b", "engram.wkv"),
+    *("attn.wq_a", "attn.wkv", "attn.wq_b", "attn.wo_a", "attn.wo_b", "indexer.wq_b", "engram.wkv", "main_proj"),
     *(f"shared_experts.w{number}" for number in (1, 2, 3)),
 )
-_CONFIG = {**QUANTISED["quantization_config"], "weight_block_size": [32, 32], "expert_dtype": "fp4"}
+CONFIG = {**QUANTISED["quantization_config"], "weight_block_size": [32, 32], "expert_dtype": "fp4"}
 
 
 def fp8(weight: torch.Tensor, rows: int) -> tuple[Tensors, torch.Tensor]:
@@ -61,7 +61,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     save_file(stored, published / "model.safetensors")
     save_file(values, plain / "model.safetensors")
     config: dict[str, Any] = json.loads((published / "config.json").read_text())
-    (published / "config.json").write_text(json.dumps({**config, "quantization_config": _CONFIG}))
+    (published / "config.json").write_text(json.dumps({**config, "quantization_config": CONFIG}))
     return published, plain
 
 

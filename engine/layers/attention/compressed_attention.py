@@ -80,6 +80,18 @@ class CompressedAttention:
             found = self._attend(x, batch)
         return self._out(found, batch.adapter_rows)
 
+    def keep(self, x: torch.Tensor, batch: ForwardBatch) -> None:
+        """Write the vectors of x [tokens, hidden] to the cache, of a layer that caches tokens."""
+        made = self._into(x.to(self._dtype), batch.adapter_rows)
+        assert isinstance(made, torch.Tensor)
+        held = batch.caches[self._cache]
+        vector = self._vectors(made[:, self._spec.q_lora_rank :], batch.positions)
+        kernels.write_latents_(vector.to(held.latents.dtype), held.latents, batch.attention[held.group].slots)
+
+    def _vectors(self, made: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        """Keys and values [tokens, head_dim] of a product of the layer's input."""
+        return self._rotated(self._norm.plain(made.contiguous())[:, None], positions)[:, 0]
+
     def _attend(self, x: torch.Tensor, batch: Any) -> torch.Tensor:
         """The layer's input [tokens, hidden], possibly float32 → the groups' outputs [tokens, groups · rank]"""
         spec, adapters = self._spec, batch.adapter_rows
@@ -90,7 +102,9 @@ class CompressedAttention:
         if self._head_norm is not None:
             queries = self._head_norm.plain(queries)
         q = self._rotated(queries.view(len(x), spec.heads, spec.head_dim), batch.positions)
-        vector = self._rotated(self._norm.plain(vector.contiguous())[:, None], batch.positions)[:, 0]
+        vector = self._vectors(vector, batch.positions)
+        if batch.drafted:
+            return self._projected(self._attended_blocks(q, vector, batch), batch)
         blocks, cache, chosen = None, None, None
         window: TokenHistory | CachedTokens
         if spec.caches_tokens:
@@ -119,8 +133,13 @@ class CompressedAttention:
         found = attend(q, window, tokens, cache, blocks, chosen)
         if not spec.caches_tokens:
             keep_inputs_(vector, batch, self._layer)
+        return self._projected(found, batch)
+
+    def _projected(self, found: torch.Tensor, batch: Any) -> torch.Tensor:
+        """What heads have found [tokens, heads, head_dim] → the groups' outputs [tokens, groups · rank]"""
+        spec = self._spec
         found = self._rotated(found, batch.positions, back=True)
-        groups = found.view(len(x), spec.out_groups, -1)
+        groups = found.view(len(found), spec.out_groups, -1)
         weight = self._grouped.view(spec.out_groups, spec.out_rank, -1)
         return kernels.linear_heads(groups, weight, invariant=self._invariant).flatten(1)
 
@@ -160,6 +179,24 @@ class CompressedAttention:
         parts = inputs.split_with_sizes([spec.channels_of(size) for _, size in spec.compressed], dim=2)
         for compressor, part, target in zip(self._compressors, parts, cache.tensors, strict=True):
             yield compressor(part, first), target
+
+    def _attended_blocks(self, q: torch.Tensor, vectors: torch.Tensor, batch: Any) -> torch.Tensor:
+        """[tokens, heads, head_dim] → the same, of blocks that are drafted: each token sees its whole block, and the
+        last ``window`` cached tokens before this."""
+        held, out = batch.caches[self._cache], torch.empty_like(q)
+        attention, sinks = batch.attention[held.group], self._sinks[:, None]
+        cached = CachedTokens(held.latents, attention)
+        last = attention.query_start.diff().long() - 1
+        for span in batch.drafted:
+            own = slice(span.first, span.first + span.count)
+            row = torch.tensor([span.sequence], device=q.device)
+            count = min(span.start, self._spec.window)
+            keys = cached.until(row, last[row], count)[0].to(q.dtype)
+            keys = torch.cat([keys, vectors[own]]).float()
+            scores = torch.einsum("thd,kd->thk", q[own].float(), keys) * self._spec.scale
+            weights = torch.cat([scores, sinks.expand(span.count, -1, 1)], dim=2).softmax(2)[:, :, :-1]
+            out[own] = torch.einsum("thk,kd->thd", weights, keys).to(out.dtype)
+        return out
 
     def _attended(
         self,

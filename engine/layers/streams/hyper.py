@@ -122,6 +122,11 @@ class HyperConnected:
             residual = self._connected(weights, part, residual, batch)
         return None, residual
 
+    def keep(self, x: torch.Tensor, batch: ForwardBatch) -> None:
+        """See :meth:`..layer.Layer.keep`."""
+        (_, mixer), _ = self._parts
+        mixer.keep(x, batch)
+
     def _connected(self, weights: _Weights, part: Layer, x: Stream, batch: ForwardBatch) -> Stream:
         """The streams [tokens, streams · hidden] behind a part."""
         delayed, former = self._spec.delayed, batch.carried.mix

@@ -10,6 +10,7 @@ from ..config_fields import MOST_LAYERS, ConfigError, Fields
 from ..spec.compressed_attention import CandidatesSpec, CompressedAttentionSpec, EntryIndexSpec
 from ..spec.layer import LayerSpec
 from ..spec.model import ModelSpec
+from ..spec.mtp_form import StagesForm
 from ..spec.streams import ENGRAM, HyperSpec, NGramSpec, primes_from
 from .common import expect
 from .deepseek4 import finished, plain_mixer, rotations, scored_experts, started
@@ -34,7 +35,32 @@ def deepseek_v41(fields: Fields, name: str) -> ModelSpec:
     spec = finished(fields, spec, mixers, [scored_experts(fields)] * len(spec.layers))
     assert isinstance(spec.streams, HyperSpec)
     layers = _with_ngrams(fields, spec, spec.streams.streams)
-    return replace(spec, layers=layers, streams=replace(spec.streams, head="", delayed=True))
+    spec = replace(spec, layers=layers, streams=replace(spec.streams, head="", delayed=True))
+    return _with_stages(fields, spec) if fields.has("dspark_target_layer_ids") else replace(spec, draft_prefix="")
+
+
+def _with_stages(fields: Fields, spec: ModelSpec) -> ModelSpec:
+    """The spec with stages that draft blocks, of layers that see a window and have experts of their own."""
+    taps = _numbers(fields, "dspark_target_layer_ids", len(spec.layers))
+    if not taps or any(spec.layers[number].ngrams is not None for number in taps):
+        raise ConfigError(f"dspark_target_layer_ids is {taps}, expected layers without n-grams")
+    mask = fields.token_id("dspark_noise_token_id")
+    if mask is None or mask >= spec.vocab_size:
+        raise ConfigError(f"dspark_noise_token_id is {mask}, expected one of {spec.vocab_size} tokens")
+    scored = scored_experts(fields)
+    experts = fields.integer("dspark_n_routed_experts", scored.experts)
+    chosen = fields.integer("dspark_num_experts_per_tok", scored.router.top_k)
+    network = replace(scored, experts=experts, router=replace(scored.router, top_k=chosen))
+    mixer = replace(plain_mixer(fields, spec), norms_queries=False, caches_tokens=True)
+    unused = ("ffn.gate.bias_vl",) if fields.has("vision_n_layers") else ()
+    stages = StagesForm(
+        fields.integer("num_nextn_predict_layers", 3, most=16),
+        tuple(taps),
+        fields.integer("dspark_block_size", most=64),
+        mask,
+        fields.integer("dspark_markov_rank", 256),
+    )
+    return replace(spec, stages=stages, mtp_layer=LayerSpec(mixer, network, spec.layers[0].norms, unused=unused))
 
 
 def _mixers(fields: Fields, mixer: CompressedAttentionSpec, layers: int) -> list[CompressedAttentionSpec]:

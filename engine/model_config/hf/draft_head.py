@@ -12,6 +12,7 @@ from typing import Final
 from ..config_fields import ConfigError, Fields
 from ..spec.layer import LayerSpec, Norms
 from ..spec.model import ModelSpec, with_mixers
+from ..spec.mtp_form import StagesForm
 from .common import attention_bias, common, expect, sliding_layers
 
 _LAYER: Final = "layers.0."
@@ -99,6 +100,8 @@ class DraftHeadSpec:
     predict the token in their place."""
     markov_rank: int = 0
     """Rank of what the token before adds to a block's logits (DSpark); 0: nothing."""
+    mean_of: int = 0
+    """Streams of the model whose mean stands for each copy (DeepSeek V4.1); 0: it has one."""
     masks_hidden: bool = False
     """Whether all tokens are drafted in one pass, as behind masks that have a stored hidden state (P-EAGLE)."""
     clusters: int = 0
@@ -216,6 +219,29 @@ def _mask_token(fields: Fields, model: ModelSpec) -> int:
     if found is None or found >= model.vocab_size:
         raise ConfigError(f"mask_token_id is {found}, expected a token of the {model.vocab_size} of the vocabulary")
     return found
+
+
+def stages_head(model: ModelSpec, stages: StagesForm, most: int) -> DraftHeadSpec:
+    """The stages in this model's checkpoint; ``most``: most tokens that they are asked for. Raises
+    :class:`..config_fields.ConfigError`."""
+    if most > stages.block:
+        raise ConfigError(
+            f"num_speculative_tokens is {most}, expected at most {stages.block}, the tokens of a block of its stages"
+        )
+    assert model.streams is not None
+    layers = (mtp_layer(model),) * stages.count
+    return DraftHeadSpec(
+        backbone=replace(model, prefix="layers", layers=layers, runs=(), normed_before=()),
+        taps=stages.taps,
+        hidden_size=model.hidden_size,
+        joins=False,
+        block=stages.block,
+        mask_token=stages.mask_token,
+        anchored=True,
+        markov_rank=stages.markov_rank,
+        mean_of=model.streams.streams,
+        renamed=stages.renamed,
+    )
 
 
 def mtp_head(model: ModelSpec) -> DraftHeadSpec:

@@ -16,7 +16,7 @@ from .cache import CacheSpec
 from .latent_attention import LatentAttentionSpec
 from .layer import LayerSpec, Norms, PerLayerSpec
 from .mlp import OWN_ACTIVATIONS, Activation, MLPSpec
-from .mtp_form import MTPForm
+from .mtp_form import MTPForm, StagesForm
 from .positions import RopeConfig
 from .recurrent import StateTensor
 from .streams import StreamsSpec
@@ -213,6 +213,8 @@ class ModelSpec(Backbone):
     """How the first of them is stored; None: in an unknown form, and all are ignored."""
     mtp_layer: LayerSpec | None = None
     """Its layer; None: as the model's last layer with attention."""
+    stages: StagesForm | None = None
+    """Its layers that draft blocks, each as :attr:`mtp_layer`; None: it has none, or in an unknown form."""
     draft_prefix: str = ""
     """Prefix of these heads if they are not stored as layers behind the last."""
     bos_token_id: int | None = None

@@ -64,6 +64,37 @@ class MTPForm:
         return tuple(found)
 
 
+@dataclass(frozen=True)
+class StagesForm:
+    """Layers that draft blocks of tokens (DSpark), which a model's checkpoint has: stages, one behind another."""
+
+    count: int
+    taps: tuple[int, ...]
+    """The model's layers before which they take its streams' mean."""
+    block: int
+    """Tokens of a block."""
+    mask_token: int
+    """Stands for tokens that are to be drafted."""
+    markov_rank: int
+    """Rank of what the token before adds to logits."""
+    prefix: str = "mtp."
+    """Of the names of their tensors; their number follows."""
+
+    @property
+    def renamed(self) -> tuple[tuple[str, str], ...]:
+        """As :meth:`MTPForm.renamed`: the first has the projection of what they take, the last what is behind all."""
+        first, last = f"{self.prefix}0.", f"{self.prefix}{self.count - 1}."
+        parts = (
+            (f"{first}main_proj.", "fc."),
+            (f"{first}main_norm.", "hidden_norm."),
+            (f"{last}norm.", "norm."),
+            (f"{last}markov_head.embed.", "markov_head.markov_w1."),
+            (f"{last}markov_head.head.", "markov_head.markov_w2."),
+            (f"{last}confidence_head.", "confidence_head."),
+        )
+        return (*parts, *((f"{self.prefix}{number}.", f"layers.{number}.") for number in range(self.count)))
+
+
 DEEPSEEK: Final = MTPForm(skips_first=True, feeds_normed=False)
 DEEPSEEK_V4: Final = replace(
     DEEPSEEK,

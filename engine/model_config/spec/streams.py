@@ -316,7 +316,7 @@ class NGramSpec:
 
     def projections(self, hidden: int) -> tuple[Projection, ...]:
         """The projections of n-gram embeddings: to keys of all streams, and to values."""
-        sizes = (self.streams * hidden, hidden)
+        sizes: tuple[int, ...] = (self.streams * hidden, hidden)
         sizes = sizes if len(self.form.made) == len(sizes) else (sum(sizes),)
         made = zip(self.form.made, sizes, strict=True)
         return tuple(Projection(((f"{self.name}.{part}", size),), self.dim, bias=False) for part, size in made)

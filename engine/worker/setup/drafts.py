@@ -21,7 +21,7 @@ from ...loading.weight_files import weight_format, weight_index
 from ...model_config.config_fields import ConfigError
 from ...model_config.hf.assistant import assistant
 from ...model_config.hf.block_drafter import block_head
-from ...model_config.hf.draft_head import DraftHeadSpec, eagle_head, mtp_head, mtp_prefixes
+from ...model_config.hf.draft_head import DraftHeadSpec, eagle_head, mtp_head, mtp_prefixes, stages_head
 from ...model_config.spec.cache import CacheSpec
 from ...model_config.spec.model import ModelSpec
 from ...model_config.transformers_config import TransformersSpec
@@ -160,6 +160,10 @@ def _headed(source: DraftSource, path: Path | None, method: DraftMethod) -> Draf
     Raises :class:`...model_config.config_fields.ConfigError` if there is none that fits.
     """
     model = source.model
+    if path is None and (stages := model.stages) is not None:
+        return replace(source, spec=stages_head(model, stages, source.most), within=(stages.prefix,))
+    if path is None and method == "dspark":
+        raise ConfigError("it has no stages that draft blocks; give the head as model")
     if path is None:
         return replace(source, spec=mtp_head(model), within=mtp_prefixes(model))
     described, tensors = read_json(path / "config.json"), weight_index(path)

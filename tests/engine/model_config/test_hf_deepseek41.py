@@ -6,7 +6,9 @@ import pytest
 
 from stentor.engine.model_config.config_fields import ConfigError
 from stentor.engine.model_config.hf.config import model_spec_from_hf
+from stentor.engine.model_config.hf.draft_head import stages_head
 from stentor.engine.model_config.spec.compressed_attention import CompressedAttentionSpec
+from stentor.engine.model_config.spec.mlp import MoESpec
 from stentor.engine.model_config.spec.model import ModelSpec
 from stentor.engine.model_config.towers.media_spec import media_spec
 from stentor.tests.engine.model_config.test_hf_deepseek4 import FLASH as V4
@@ -37,6 +39,11 @@ TEXT: dict[str, Any] = {
     "engram_compressed_vocab_size": 99_092,
     "num_nextn_predict_layers": 3,
     "dspark_target_layer_ids": [37, 38, 39],
+    "dspark_block_size": 5,
+    "dspark_noise_token_id": 128_799,
+    "dspark_markov_rank": 256,
+    "dspark_n_routed_experts": 128,
+    "dspark_num_experts_per_tok": 3,
 }
 """The published fields of DeepSeek-V4.1-Flash."""
 FLASH: dict[str, Any] = {
@@ -91,6 +98,22 @@ def test_layers_of_all_tokens_extend_the_context_too(spec: ModelSpec) -> None:
     assert [mixers(spec)[number].rope.theta for number in (0, 2, 39)] == [10_000.0, 160_000.0, 160_000.0]
 
 
+def test_three_stages_draft_blocks_of_five_with_experts_of_their_own(spec: ModelSpec) -> None:
+    assert spec.stages is not None
+    head = stages_head(spec, spec.stages, 5)
+    (mixer,) = {layer.mixer for layer in head.backbone.layers}
+    networks = [layer.mlp for layer in head.backbone.layers if isinstance(layer.mlp, MoESpec)]
+    assert [(mlp.experts, mlp.router.top_k) for mlp in networks] == [(128, 3)] * 3
+    assert isinstance(mixer, CompressedAttentionSpec)
+    assert (mixer.ratio, mixer.caches_tokens, mixer.rope.theta) == (0, True, 10_000.0)
+    assert (head.taps, head.block, head.mask_token, head.markov_rank) == ((37, 38, 39), 5, 128_799, 256)
+    assert [head.name_of(f"mtp.{name}") for name in ("0.main_proj.weight", "0.attn.wkv.weight", "2.norm.weight")] == [
+        "fc.weight",
+        "layers.0.attn.wkv.weight",
+        "norm.weight",
+    ]
+
+
 def test_pictures_are_not_taken() -> None:
     assert media_spec({**FLASH, "image_token_id": 129_264}) is None
 
@@ -116,6 +139,8 @@ def test_pictures_are_not_taken() -> None:
         ({"engram_pad_token_id": 130_000}, "engram_pad_token_id is 130000"),
         ({"engram_layer_ids": [1, 40]}, "engram_layer_ids is"),
         ({"num_hash_layers": 3}, "num_hash_layers is 3"),
+        ({"dspark_target_layer_ids": [13, 14]}, "expected layers without n-grams"),
+        ({"dspark_noise_token_id": 129_280}, "dspark_noise_token_id is 129280"),
         ({"swiglu_limit": 7.0}, "swiglu_limit is 7"),
     ],
 )
