@@ -176,6 +176,7 @@ class Decoder:
         """The pass up to the last layer, over tensors or :class:`Traced` values."""
         residual, delta = self._embedding(batch, adds_words=adds_words), None
         if self._widens:
+            assert isinstance(residual, torch.Tensor)
             residual = residual.float()
         if any(layer.block is not None for layer in self.config.layers):
             batch.carried.words = changed(residual, "embeddings kept", lambda x, _: x.clone(), batch)

@@ -56,12 +56,12 @@ def _linear(inputs: int, outputs: int) -> nn.Linear:
 
 def _angles(config: Any, compressed: bool, positions: torch.Tensor) -> torch.Tensor:
     """[positions, pairs]; layers with entries extend the context (YaRN)."""
-    dim = config.qk_rope_head_dim
-    theta = config.compress_rope_theta if compressed else config.rope_theta
-    rates = theta ** -(torch.arange(0, dim, 2).float() / dim)
+    dim: int = config.qk_rope_head_dim
+    theta: float = config.compress_rope_theta if compressed else config.rope_theta
+    rates: torch.Tensor = theta ** -(torch.arange(0, dim, 2).float() / dim)
     if compressed:
         told = config.extension
-        trained = told["original_max_position_embeddings"]
+        trained: int = told["original_max_position_embeddings"]
 
         def turning(times: float) -> float:
             return dim * math.log(trained / (times * 2 * math.pi)) / 2 / math.log(theta)
@@ -268,7 +268,8 @@ class Engram(nn.Module):
         key, x = (each / (each.square().mean(3, keepdim=True) + self.eps).sqrt() for each in (key, x))
         score = (key * self.k_weight * x * self.q_weight).sum(3) * x.shape[3] ** -0.5
         gate = torch.sigmoid(score.sign() * score.abs().clamp_min(1e-6).sqrt())
-        return (streams.float() + gate.unsqueeze(3) * value.unsqueeze(2)).to(streams.dtype)
+        found: torch.Tensor = streams.float() + gate.unsqueeze(3) * value.unsqueeze(2)
+        return found.to(streams.dtype)
 
     def hashes(self, tokens: torch.Tensor) -> torch.Tensor:
         """[rows, tokens, tables]"""

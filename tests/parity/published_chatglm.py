@@ -27,7 +27,7 @@ _WIDTH, _HEADS = SIZES["hidden_size"], SIZES["num_attention_heads"]
 class _EvaLayer(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.attention = torch.nn.Module()
+        self.attention: Any = torch.nn.Module()
         self.attention.query_key_value = torch.nn.Linear(_WIDTH, 3 * _WIDTH)
         self.attention.dense = torch.nn.Linear(_WIDTH, _WIDTH)
         inner = SIZES["intermediate_size"]
@@ -48,11 +48,11 @@ class _Eva(torch.nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.patch_embedding = torch.nn.Module()
+        self.patch_embedding: Any = torch.nn.Module()
         self.patch_embedding.proj = torch.nn.Conv2d(3, _WIDTH, PATCH, PATCH)
         self.patch_embedding.cls_embedding = torch.nn.Parameter(torch.zeros(1, _WIDTH))
         self.patch_embedding.position_embedding = torch.nn.Embedding((SIDE // PATCH) ** 2 + 1, _WIDTH)
-        self.transformer = torch.nn.Module()
+        self.transformer: Any = torch.nn.Module()
         self.transformer.layers = torch.nn.Sequential(*(_EvaLayer() for _ in range(SIZES["num_hidden_layers"])))
         hidden, wide = TEXT["hidden_size"], TEXT["intermediate_size"]
         self.conv = torch.nn.Conv2d(_WIDTH, hidden, 2, 2)
@@ -91,7 +91,7 @@ class _AtOnePlace(Composed):
         if media:
             embeddings[inside] = self.tower(**media).flatten(0, 1)
         for mark, made in ((_BEGIN, self.tower.boi), (_END, self.tower.eoi)):
-            embeddings[input_ids == mark] = made[0] / _SCALING  # type: ignore[index,operator]
+            embeddings[input_ids == mark] = made[0] / _SCALING  # type: ignore[index]
         places = (~joined).cumsum(1) - 1
         return self.text(
             inputs_embeds=embeddings, attention_mask=attention_mask, position_ids=places, use_cache=use_cache

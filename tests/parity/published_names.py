@@ -62,7 +62,8 @@ def as_qwen3_asr(folder: Path, classes: int = 0) -> None:
     del audio["max_position_embeddings"]
     inner = {"model_type": "qwen3_asr_thinker", "audio_config": audio, "text_config": text}
     inner["audio_token_id"] = described["audio_token_id"]
-    whole = {"architectures": ["Qwen3ASRForConditionalGeneration"], "model_type": "qwen3_asr", "thinker_config": inner}
+    whole: dict[str, Any] = {"architectures": ["Qwen3ASRForConditionalGeneration"], "model_type": "qwen3_asr"}
+    whole["thinker_config"] = inner
     if classes:
         inner |= {"model_type": "qwen3_forced_aligner", "classify_num": classes}
         whole |= {"timestamp_token_id": described["timestamp_token_id"], "timestamp_segment_time": 80}

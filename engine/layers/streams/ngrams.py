@@ -118,6 +118,7 @@ class NGrams:
 
     def _convolved(self, x: torch.Tensor, batch: Any) -> torch.Tensor:
         """[tokens, streams · hidden] → the same"""
+        assert self._conv is not None
         states = noted(self._convolved, x, batch)
         *_, state, _ = states.of_layer[self._layer]
         return kernels.causal_conv(x, self._conv, None, state, states.rows, activation="silu")

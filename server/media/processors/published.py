@@ -238,8 +238,9 @@ class UnlimitedOcrProcessor(DeepseekOcrProcessor):
         told |= files.read("preprocessor_config.json")
         known = ("size", "tile_size", "min_patches", "max_patches")
         images = UnlimitedOcrImages(**{name: told[name] for name in known if name in told})
-        if images.size.height <= (least := int(told.get("maximum_pad_value", 640))):
-            raise ValueError(f"size is {images.size.height} pixels a side, expected more than {least}")
+        size: Any = images.size  # transformers types it as it is given, not as it is kept
+        if size.height <= (least := int(told.get("maximum_pad_value", 640))):
+            raise ValueError(f"size is {size.height} pixels a side, expected more than {least}")
         return cls(images)
 
 

@@ -108,7 +108,8 @@ async def test_the_words_of_a_transcript_have_the_times_of_transformers(model: M
     assert [word for word, _, _ in told] == WORDS
     assert len({start for _, start, _ in told}) > 1, "the tiny model tells words apart"
     assert (found.text, found.language, found.duration) == (TEXT, "german", 2.0)
-    first, second = found.segments or ()
+    assert found.segments is not None
+    first, second = found.segments
     assert (first.id, first.text, second.id, second.text) == (0, " Guten Tag, Welt.", 1, " Es ist 3.5 Uhr!")
     assert (first.start, first.end) == (told[0][1], told[2][2])
     assert bytes(model.tokenizer.encode(TEXT, False)) == bytes([*first.tokens, *second.tokens])

@@ -100,7 +100,8 @@ class Nemotron(Served):
         embedded[ids == token(PLACE)] = rows
         every = torch.zeros(1, 1, ids.shape[1], ids.shape[1])
         states = self.theirs.language_model(inputs_embeds=embedded, attention_mask=every).last_hidden_state[0]
-        return states.mean(0, keepdim=True)
+        mean: torch.Tensor = states.mean(0, keepdim=True)
+        return mean
 
     def vector(self, text: str, image: Image.Image | None = None) -> Any:
         found = self.pooled(text, image)[0]

@@ -1,5 +1,6 @@
 """Pictures of Apertus 1.5 and Emu3: of about as many pixels as they have, in squares, each of which is a token."""
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -20,8 +21,8 @@ class ApertusArguments(ImagesKwargs, total=False):
 class ApertusImages(OwnImages):
     valid_kwargs = ApertusArguments
     resample = 3  # bicubic
-    image_mean = (0.5, 0.5, 0.5)
-    image_std = (0.5, 0.5, 0.5)
+    image_mean: Sequence[float] = (0.5, 0.5, 0.5)
+    image_std: Sequence[float] = (0.5, 0.5, 0.5)
     size: ClassVar = {"shortest_edge": 128 * 128, "longest_edge": 1400 * 1400}
     """The fewest and the most pixels of a picture."""
     spatial_factor = 16
