@@ -2,11 +2,11 @@
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Self
 
+from msgspec.structs import replace
 from prometheus_client import CollectorRegistry
 from tokenizers import AddedToken
 from tokenizers import Tokenizer as Backend

@@ -9,7 +9,6 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
@@ -41,8 +40,7 @@ _SLACK: Final = 4
 """Requests by which an engine may be busier than the idlest and still be chosen for its prefix."""
 
 
-@dataclass(frozen=True)
-class EngineChoice:
+class EngineChoice(msgspec.Struct, frozen=True):
     """Which engine is to serve a request, as its client asked."""
 
     engine: int | None = None

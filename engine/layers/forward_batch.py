@@ -4,9 +4,9 @@ The worker makes it (:mod:`stentor.engine.worker.passes.model_pass`), and models
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 
+import msgspec
 import torch
 
 from stentor import kernels
@@ -21,8 +21,7 @@ CacheScales = tuple[torch.Tensor | None, torch.Tensor | None]
 """Scales of keys and of values as kernels take them; None without scales."""
 
 
-@dataclass(frozen=True)
-class LayerCache:
+class LayerCache(msgspec.Struct, frozen=True, dict=True):
     """The cache of one layer, in the layout that ``kernels`` defines."""
 
     tensors: tuple[torch.Tensor, ...]
@@ -55,8 +54,7 @@ class LayerCache:
         return stored if self.k.dtype == torch.float8_e4m3fn else (None, None)
 
 
-@dataclass(frozen=True)
-class Texts:
+class Texts(msgspec.Struct, frozen=True):
     """Whole sequences without a KV cache, of encoders and media towers: each token may attend to its whole sequence."""
 
     varlen: VarlenBatch
@@ -74,8 +72,7 @@ class Texts:
     """int64, ascending: the tokens that have keys, which ``cu_seqlens`` counts; None: all tokens."""
 
 
-@dataclass(frozen=True)
-class Encoded:
+class Encoded(msgspec.Struct, frozen=True):
     """The encoded audio that tokens attend to."""
 
     attention: kernels.AttentionBatch
@@ -90,13 +87,12 @@ Mix = Callable[[torch.Tensor, "ForwardBatch"], torch.Tensor]
 """The part of a recurrent mixer between its projections, which alone changes the state."""
 
 
-@dataclass(frozen=True)
-class MixerInputs:
+class MixerInputs(msgspec.Struct, frozen=True):
     """Recorded inputs of recurrent mixers for some tokens of a pass, from which the states can be computed again."""
 
     tokens: torch.Tensor | None
     """int64 [n], ascending: the recorded tokens; None: all."""
-    found: list[tuple[Mix, torch.Tensor]] = field(default_factory=list)
+    found: list[tuple[Mix, torch.Tensor]] = msgspec.field(default_factory=list)
     """For each mixer, after the pass: its function and inputs [n, all parts]."""
     buffers: list[torch.Tensor] | None = None
     """By mixer: [most tokens, all parts], to which a pass that is a CUDA graph writes the inputs of all tokens. Mixers
@@ -119,8 +115,7 @@ class MixerInputs:
         return tokens if self.tokens is None else torch.searchsorted(self.tokens, tokens)
 
 
-@dataclass(frozen=True)
-class StateBatch:
+class StateBatch(msgspec.Struct, frozen=True):
     """The recurrent states of a pass's rows."""
 
     rows: kernels.StateRows
@@ -151,8 +146,7 @@ class StateBatch:
             self.inputs.record(mix, parts)
 
 
-@dataclass(frozen=True)
-class SeenMedia:
+class SeenMedia(msgspec.Struct, frozen=True):
     """Tokens [first, first + count) of a pass, which attend to the same media."""
 
     first: int
@@ -161,8 +155,7 @@ class SeenMedia:
     """Of each medium, by layer: :meth:`.picture_layer.PictureLayer.keys_and_values`."""
 
 
-@dataclass(frozen=True)
-class MediaBatch:
+class MediaBatch(msgspec.Struct, frozen=True):
     """Media embeddings of a pass; while it is recorded, their possible kinds."""
 
     layers: Sequence[int] = ()
@@ -173,7 +166,7 @@ class MediaBatch:
     """int64 [n]: indices of media tokens in the pass."""
     embeddings: torch.Tensor | None = None
     """[n, hidden]"""
-    behind: Mapping[int, torch.Tensor] = field(default_factory=dict)
+    behind: Mapping[int, torch.Tensor] = msgspec.field(default_factory=dict)
     """By layer: [n, hidden], added to the stream behind it."""
     spans: Sequence[kernels.WholeSpan] = ()
     expert_places: tuple[torch.Tensor, torch.Tensor] | None = None
@@ -201,13 +194,12 @@ class MediaBatch:
         return x.index_add(0, self.places, features.to(x.dtype))
 
 
-@dataclass(frozen=True)
-class Taps:
+class Taps(msgspec.Struct, frozen=True):
     """Copies the stream before some layers, for a draft head."""
 
     layers: tuple[int, ...]
     """Copy before these layers; ascending. Behind the last one: several streams, before they are narrowed."""
-    found: list[torch.Tensor] = field(default_factory=list)
+    found: list[torch.Tensor] = msgspec.field(default_factory=list)
     """The copies [tokens, hidden] after the pass; of several streams [tokens, streams · hidden]."""
 
     def take(self, x: torch.Tensor) -> torch.Tensor:
@@ -216,8 +208,7 @@ class Taps:
         return x
 
 
-@dataclass
-class ChosenTokens:
+class ChosenTokens(msgspec.Struct):
     """The tokens chosen by an index, for its layer and later layers that share it."""
 
     positions: torch.Tensor | None = None
@@ -227,8 +218,7 @@ class ChosenTokens:
     """int64 [tokens, blocks]: of entries, among which later indexes choose; -1: none."""
 
 
-@dataclass
-class Carried:
+class Carried(msgspec.Struct):
     """Values that layers hand on besides the residual stream."""
 
     output: Stream | None = None
@@ -239,14 +229,13 @@ class Carried:
     """[tokens, hidden]: the embeddings, for shared blocks."""
     mix: Stream | None = None
     """float32 [tokens, weights of streams], from one part of a layer to the next; None before the first."""
-    kept: dict[int, Stream] = field(default_factory=dict)
+    kept: dict[int, Stream] = msgspec.field(default_factory=dict)
     """[tokens, hidden]: the stream before each of these layers, for blends."""
     distances: torch.Tensor | None = None
     """float32 [tokens, heads, distances]: what scores get in all layers with a window of an answer."""
 
 
-@dataclass(frozen=True)
-class ForwardBatch:
+class ForwardBatch(msgspec.Struct, frozen=True):
     """The tokens of a pass, sequences concatenated; or placeholders while a pass is recorded.
 
     Either tokens attend causally over ``caches``, to which they are added (``attention``), or to their whole text,
@@ -272,9 +261,9 @@ class ForwardBatch:
     """For cross-attention."""
     states: StateBatch | None = None
     """For recurrent mixers."""
-    chosen: ChosenTokens = field(default_factory=ChosenTokens)
+    chosen: ChosenTokens = msgspec.field(default_factory=ChosenTokens)
     """For sparse attention to latents or entries."""
-    carried: Carried = field(default_factory=Carried)
+    carried: Carried = msgspec.field(default_factory=Carried)
     """For experts beside two layers, and for shared blocks."""
     token_types: torch.Tensor | None = None
     """int64 [tokens], for encoders with token types; None: all 0."""

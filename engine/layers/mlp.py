@@ -2,10 +2,10 @@
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import overload
 
 import torch
+from msgspec.structs import replace
 from torch.nn import functional
 
 from stentor import kernels

@@ -3,10 +3,10 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Final, overload
 
 import torch
+from msgspec.structs import replace
 
 from stentor import kernels
 from stentor.kernels.forward import Traced

@@ -1,10 +1,10 @@
 """A layer of cross-attention to pictures, which tokens without one pass as they are."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
+from msgspec.structs import replace
 from torch.nn.functional import scaled_dot_product_attention
 
 from stentor.kernels.forward import Traced

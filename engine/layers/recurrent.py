@@ -6,10 +6,10 @@ CPU's program calls them between stretches.
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import ClassVar, Final
 
 import torch
+from msgspec.structs import replace
 from torch.nn.functional import gelu, softplus
 
 from stentor import kernels

@@ -1,9 +1,9 @@
 """Concatenated texts without padding."""
 
 from collections import defaultdict
-from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 import torch
 
 _TOKENS: Final = 4096
@@ -11,8 +11,7 @@ _TOKENS: Final = 4096
 _SHORTEST: Final = 8
 
 
-@dataclass(frozen=True)
-class Padded:
+class Padded(msgspec.Struct, frozen=True):
     """Some of the texts, padded to one length."""
 
     rows: torch.Tensor

@@ -4,8 +4,9 @@ import json
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final, TypeVar
+
+import msgspec
 
 from .errors import CheckpointError
 
@@ -37,8 +38,7 @@ _MUST_BE_EMPTY: Final[Mapping[str, str]] = {
 }
 
 
-@dataclass(frozen=True)
-class AdapterConfig:
+class AdapterConfig(msgspec.Struct, frozen=True):
     """The scale of the low-rank products."""
 
     rank: int

@@ -5,9 +5,11 @@ Only headers are read, without torch: the server opens checkpoints too.
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
+
+import msgspec
+from msgspec.structs import replace
 
 from stentor.protocols.ipc.config import LoadFormat, ModelImpl
 
@@ -66,8 +68,7 @@ _GGUF_DTYPES: Mapping[GGMLType, str] = {
 }
 
 
-@dataclass(frozen=True)
-class StoredTower:
+class StoredTower(msgspec.Struct, frozen=True):
     """A media encoder's weights in the files of a model that takes media."""
 
     files: tuple[Path, ...]
@@ -81,8 +82,7 @@ class StoredTower:
     """Weight formats of the projector file; None if all are plain."""
 
 
-@dataclass(frozen=True)
-class Checkpoint:
+class Checkpoint(msgspec.Struct, frozen=True):
     """A model on disk, opened and checked as far as its headers allow."""
 
     format: CheckpointFormat
@@ -93,7 +93,7 @@ class Checkpoint:
     dtype: str
     """The type of most weight bytes: torch's name for floats, GGUF's (``Q4_1``) for blocks."""
     defaults: GenerationConfig
-    stored_bytes: Mapping[str, int] = field(default_factory=dict)
+    stored_bytes: Mapping[str, int] = msgspec.field(default_factory=dict)
     """Bytes of weights by stored type, most first."""
     quantized: QuantizedCheckpoint | None = None
     """The quantisation; None if all weights are plain."""

@@ -12,10 +12,11 @@ length is checked against the remaining bytes, and every error is a :class:`Chec
 import math
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
 from typing import Final, NoReturn
+
+import msgspec
 
 from .errors import CheckpointError
 
@@ -36,8 +37,7 @@ _TYPES: Final = tuple(ITEM_BYTES)
 _OLD_TYPES: Final = {4: "float32", 2: "int16", 1: "int8"}
 
 
-@dataclass(frozen=True, slots=True)
-class CT2Variable:
+class CT2Variable(msgspec.Struct, frozen=True):
     """The position of one variable. Without dimensions it is one value."""
 
     name: str
@@ -48,8 +48,7 @@ class CT2Variable:
     nbytes: int
 
 
-@dataclass(frozen=True)
-class CT2File:
+class CT2File(msgspec.Struct, frozen=True):
     """The header of a file. Its data is read by the caller."""
 
     path: Path

@@ -1,7 +1,8 @@
 """The recommended sampling of a model, and the tokens that end its turns."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from ..model_config.config_fields import Fields
 
@@ -28,8 +29,7 @@ _UNUSED: Mapping[str, object] = {
 """Fields that change transformers' answers and not ours, with the values that change none."""
 
 
-@dataclass(frozen=True)
-class GenerationConfig:
+class GenerationConfig(msgspec.Struct, frozen=True):
     """Values that the checkpoint does not specify are None."""
 
     eos_token_ids: tuple[int, ...] = ()

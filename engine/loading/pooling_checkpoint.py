@@ -1,12 +1,12 @@
 """Opens a folder as a pooling model: an encoder, or a decoder that does not generate."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Final, get_args
 
 import msgspec
+from msgspec.structs import replace
 
 from stentor.protocols.ipc.config import ModelImpl
 

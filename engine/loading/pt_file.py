@@ -12,10 +12,11 @@ import struct
 import warnings
 import zipfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from io import BytesIO, FileIO
 from pathlib import Path
 from typing import BinaryIO, Final
+
+import msgspec
 
 from .errors import CheckpointError
 from .safetensors_index import DTYPES, StoredTensor
@@ -55,8 +56,7 @@ _UNREADABLE: Final = (
 """What zipfile, pickletools and the machine raise for a stranger's bytes."""
 
 
-@dataclass(frozen=True)
-class _Storage:
+class _Storage(msgspec.Struct, frozen=True):
     dtype: str
     itemsize: int
     offset: int
@@ -64,8 +64,7 @@ class _Storage:
     count: int
 
 
-@dataclass(frozen=True)
-class StoredView:
+class StoredView(msgspec.Struct, frozen=True):
     """A tensor as a view of a storage."""
 
     dtype: str

@@ -6,7 +6,6 @@ u64 header length | header as JSON | data
 import json
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import BinaryIO
@@ -26,8 +25,7 @@ QUANTIZED_DTYPES = ("F8_E4M3", "F8_E8M0", "I8", "U8", "I32", "I64")
 """Types of quantised weights, zero points, shapes and group indices."""
 
 
-@dataclass(frozen=True, slots=True)
-class StoredTensor:
+class StoredTensor(msgspec.Struct, frozen=True):
     name: str
     file: Path
     dtype: str

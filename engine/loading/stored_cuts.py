@@ -4,10 +4,11 @@ Formats pack values and share scales: an element of a stored tensor stands for s
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from functools import lru_cache
 from math import lcm
 from typing import Final, NamedTuple
+
+from msgspec.structs import replace
 
 from ..model_config.config_fields import ConfigError
 from ..model_config.tensor_parallel.cuts import Cut

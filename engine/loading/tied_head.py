@@ -5,8 +5,9 @@ an architecture whose class never ties them (Nemotron-H, Ling 3.0).
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from ..model_config.seq2seq.text import TextToTextConfig
 from ..model_config.spec.model import HEADS

@@ -2,8 +2,9 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TypeGuard, TypeVar
+
+import msgspec
 
 T = TypeVar("T")
 
@@ -29,8 +30,7 @@ def _is_number(value: object) -> TypeGuard[int | float]:
     return -LARGEST_NUMBER <= value <= LARGEST_NUMBER  # false for NaN
 
 
-@dataclass(frozen=True)
-class Fields:
+class Fields(msgspec.Struct, frozen=True):
     """Fields by name. Null counts as absent. Every read raises :class:`ConfigError`, naming the field, if it is missing
     without a default, has the wrong type, or is out of range."""
 

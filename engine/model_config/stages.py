@@ -5,7 +5,8 @@ Embeddings, the last norm and the head are whole in each.
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from .config_fields import ConfigError
 from .spec.attention import AttentionSpec

@@ -7,8 +7,9 @@ weights are loaded.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
+
+import msgspec
 
 from .config_fields import ConfigError, Fields
 from .spec.attention import AttentionSpec
@@ -25,8 +26,7 @@ _UNNAMED_LENGTHS: Final[Mapping[str, int]] = {"bloom": 2048}
 """Training length by model type, for models without a context length, which have no last position."""
 
 
-@dataclass(frozen=True)
-class KeptKeys:
+class KeptKeys(msgspec.Struct, frozen=True):
     """The cache of a layer that attends by its own code."""
 
     layer: int
@@ -35,8 +35,7 @@ class KeptKeys:
     value_dim: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class TransformersSpec(ModelSpec):
+class TransformersSpec(ModelSpec, frozen=True, kw_only=True):
     """A decoder with transformers' modules as layers, described by their cache."""
 
     rows: tuple[KeptKeys, ...] = ()

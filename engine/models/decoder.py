@@ -5,11 +5,11 @@ biases, how queries and keys are normed and rotated, and a handful of scalar fac
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import torch
+from msgspec.structs import replace
 
 from stentor.kernels.forward import Program, Traced, TracedTokens
 

@@ -5,10 +5,10 @@ They differ in their :class:`..model_config.spec.encoder.EncoderConfig`, not in 
 padding.
 """
 
-from dataclasses import replace
 from functools import partial
 
 import torch
+from msgspec.structs import replace
 
 from stentor import kernels
 

@@ -7,12 +7,12 @@ keys of its encoder slot, so that one operation serves any mixture of prompts an
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from msgspec.structs import replace
 
 from stentor import kernels
 

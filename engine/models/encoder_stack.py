@@ -1,10 +1,11 @@
 """The layers of an audio encoder, computed in pieces between which other models get the device."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from typing import Protocol
 
+import msgspec
 import torch
+from msgspec.structs import replace
 
 from ..layers.attention.attention import Attention
 from ..layers.forward_batch import ForwardBatch
@@ -26,8 +27,7 @@ _LEAST_PIECE = 64
 """Rows; fewer take as long."""
 
 
-@dataclass(frozen=True)
-class EncodedWindows:
+class EncodedWindows(msgspec.Struct, frozen=True):
     """Windows of audio as a decoder attends to them."""
 
     rows: torch.Tensor

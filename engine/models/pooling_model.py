@@ -1,9 +1,9 @@
 """Pooling models: a backbone with poolers and heads, for vectors and scores."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import chain
 
+import msgspec
 import torch
 
 from stentor.protocols.ipc.pooling import Pooling, PoolingTask
@@ -60,8 +60,7 @@ _OTHER_HEADS = (
 """Tensors of other heads, which are ignored."""
 
 
-@dataclass(frozen=True)
-class PooledTensor:
+class PooledTensor(msgspec.Struct, frozen=True):
     """The result for one prompt."""
 
     values: torch.Tensor

@@ -1,9 +1,9 @@
 """The encoder of an encoder-decoder from text to text."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 import torch
+from msgspec.structs import replace
 
 from ..layers.forward_batch import ForwardBatch
 from ..layers.layer import Layer

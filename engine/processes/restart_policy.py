@@ -3,12 +3,12 @@
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 
-@dataclass(frozen=True, slots=True)
-class RestartPolicy:
+
+class RestartPolicy(msgspec.Struct, frozen=True):
     """When to restart after a failure. Times are in seconds."""
 
     max_failures: float

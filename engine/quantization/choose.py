@@ -5,9 +5,9 @@ first without one is used, and start-up shows the other reasons.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Literal
 
+import msgspec
 import torch
 
 from stentor.kernels.linear_coded.blocks import BLOCK_KINDS
@@ -37,8 +37,7 @@ INT4_GROUPS = (32, 64, 128)
 CODED_GROUPS = (16, 32, 64, 128)
 
 
-@dataclass(frozen=True)
-class LinearTraits:
+class LinearTraits(msgspec.Struct, frozen=True):
     """The properties of a linear layer that the choice depends on."""
 
     format: Format
@@ -55,8 +54,7 @@ class LinearTraits:
     """Whether it is one product of all of a layer's experts."""
 
 
-@dataclass(frozen=True)
-class Selection:
+class Selection(msgspec.Struct, frozen=True):
     """The chosen implementation, and the reasons against preferred ones."""
 
     name: Backend

@@ -6,8 +6,9 @@ an ending: ``.weight``, ``.weight_scale``, ``.qweight``.
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import ClassVar, Literal
+
+import msgspec
 
 ScaleType = Literal["float16", "bfloat16", "float32"]
 
@@ -17,8 +18,7 @@ MX_BLOCK = 32
 """Inputs of a row that share a scale, a power of two, in MXFP8 (OCP Microscaling Formats specification 1.0)."""
 
 
-@dataclass(frozen=True)
-class FP8Format:
+class FP8Format(msgspec.Struct, frozen=True):
     """float8_e4m3 weights; ``value = stored * scale``."""
 
     granularity: Literal["tensor", "channel", "block"]
@@ -39,8 +39,7 @@ class FP8Format:
         return f"_{ending.removeprefix('weight_')}"
 
 
-@dataclass(frozen=True)
-class Int8Format:
+class Int8Format(msgspec.Struct, frozen=True):
     """Symmetric int8 weights, or weights of -1, 0 and 1; ``value = stored * scale``."""
 
     granularity: Literal["tensor", "channel"]
@@ -54,8 +53,7 @@ class Int8Format:
         return f"{'ternary' if self.ternary else 'int8'} by {self.granularity}"
 
 
-@dataclass(frozen=True)
-class GroupedIntFormat:
+class GroupedIntFormat(msgspec.Struct, frozen=True):
     """Integer weights with a scale, and a zero point if not symmetric, for each group of inputs.
 
     Activations are not quantised.
@@ -81,20 +79,19 @@ class GroupedIntFormat:
         return f"int{self.bits} ({self.packing}, {f'groups of {self.group}' if self.group else 'by channel'})"
 
 
-class Int4Format(GroupedIntFormat):
+class Int4Format(GroupedIntFormat, frozen=True):
     """4-bit weights."""
 
     bits = 4
 
 
-class GroupedInt8Format(GroupedIntFormat):
+class GroupedInt8Format(GroupedIntFormat, frozen=True):
     """8-bit weights with scales by group; :class:`Int8Format` has them by channel or tensor."""
 
     bits = 8
 
 
-@dataclass(frozen=True)
-class FP4Format:
+class FP4Format(msgspec.Struct, frozen=True):
     """4-bit floats (E2M1) with scales for groups along the inputs; inputs are not quantised.
 
     ``mxfp4``: a power of two for 32 (OCP Microscaling Formats specification 1.0). ``nvfp4``: a float8_e4m3 for 16, and
@@ -117,8 +114,7 @@ class FP4Format:
         return 32 if self.kind == "mxfp4" else 16
 
 
-@dataclass(frozen=True)
-class GGUFFormat:
+class GGUFFormat(msgspec.Struct, frozen=True):
     """Blocks of one GGUF type."""
 
     kind: str
@@ -129,8 +125,7 @@ class GGUFFormat:
         return self.kind
 
 
-@dataclass(frozen=True)
-class OnlineFormat:
+class OnlineFormat(msgspec.Struct, frozen=True):
     """Plain weights that are quantised at load: a scale a channel, inputs by token."""
 
     dtype: Literal["fp8", "int8"]
@@ -143,8 +138,7 @@ class OnlineFormat:
 Format = FP8Format | Int8Format | GroupedInt8Format | Int4Format | FP4Format | GGUFFormat | OnlineFormat
 
 
-@dataclass(frozen=True)
-class QuantizationRule:
+class QuantizationRule(msgspec.Struct, frozen=True):
     """The format of some parts: of a class of modules (``Linear``), a name, its last component, or ``re:`` and a
     regular expression, as in compressed-tensors."""
 
@@ -152,15 +146,14 @@ class QuantizationRule:
     format: Format
 
 
-@dataclass(frozen=True)
-class QuantizedCheckpoint:
+class QuantizedCheckpoint(msgspec.Struct, frozen=True):
     """A checkpoint's quantisation. ``ignore`` is tried first, then the rules in order."""
 
     method: str
     """The checkpoint's name for it."""
     rules: tuple[QuantizationRule, ...] = ()
     ignore: tuple[str, ...] = ()
-    parts: dict[str, Format] = field(default_factory=dict)
+    parts: dict[str, Format] = msgspec.field(default_factory=dict)
     """Formats of single parts, if the file lists them (GGUF)."""
     kv_cache_fp8: bool = False
     """Whether scales for an fp8 KV cache are stored."""

@@ -7,8 +7,9 @@ refused by name, with an alternative.
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Literal
+
+from msgspec.structs import replace
 
 from ..model_config.config_fields import ConfigError, Fields
 from .compressed_tensors import compressed_tensors

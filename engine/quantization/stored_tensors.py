@@ -1,7 +1,8 @@
 """Completes and corrects a checkpoint's description of its quantisation by its tensors. Torch-free."""
 
 from collections.abc import Mapping
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from .formats import (
     Format,

@@ -13,8 +13,9 @@ finds a free one in the set.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from .cpu_topology import Cpu, CpuTopology, format_cpus
 
@@ -24,8 +25,7 @@ _WHOLE_SOCKET: Final = 0.5
 """Least number of cores relative to the largest socket's: an affinity may leave a single CPU of a socket."""
 
 
-@dataclass(frozen=True)
-class WorkerPlace:
+class WorkerPlace(msgspec.Struct, frozen=True):
     """One worker among the workers of all models."""
 
     place: int = 0
@@ -36,8 +36,10 @@ class WorkerPlace:
     ranks: int = 1
 
 
-@dataclass(frozen=True)
-class CpuPlan:
+_ALONE: Final = WorkerPlace()
+
+
+class CpuPlan(msgspec.Struct, frozen=True):
     threads: int
     cpus: frozenset[int] | None
     """CPUs that the worker is bound to; None: not bound."""
@@ -53,7 +55,7 @@ class CpuPlan:
 
 
 def plan_cpus(
-    topology: CpuTopology, asked: int | None = None, worker: WorkerPlace = WorkerPlace(), most: int | None = None
+    topology: CpuTopology, asked: int | None = None, worker: WorkerPlace = _ALONE, most: int | None = None
 ) -> CpuPlan:
     """``asked`` threads are used as given, and bound only if each has a core. ``most`` limits the chosen number."""
     sockets = _sockets(topology.cpus)

@@ -16,9 +16,10 @@ Missing or unreadable files mean the plain case: each CPU a core of its own, one
 import os
 import re
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
+
+import msgspec
 
 from .cgroups import group_folders, text_of
 
@@ -41,8 +42,7 @@ class Cpu(NamedTuple):
     """Speed of its core relative to the machine's fastest."""
 
 
-@dataclass(frozen=True)
-class CpuTopology:
+class CpuTopology(msgspec.Struct, frozen=True):
     cpus: tuple[Cpu, ...]
     """CPUs that this process may run on."""
     quota: float | None = None

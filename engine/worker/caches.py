@@ -2,9 +2,9 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TypeVar
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -71,8 +71,7 @@ def check_index_blocks(block_size: int, groups: Sequence[CacheSpec]) -> None:
             )
 
 
-@dataclass(frozen=True)
-class BlockGroup:
+class BlockGroup(msgspec.Struct, frozen=True):
     """Layers that share block tables."""
 
     layers: tuple[int, ...]

@@ -1,14 +1,14 @@
 """How a field of the configuration is set from outside."""
 
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 OPTION_PREFIX: Final = "STENTOR_"
 """How the names of options begin in the environment."""
 
 
-@dataclass(frozen=True)
-class Flag:
+class Flag(msgspec.Struct, frozen=True):
     """Annotates a field that is an option: on the command line, in the environment and in a TOML file.
 
     The option's name follows from the field's, its values from the field's type, its default is the field's.

@@ -1,6 +1,5 @@
 """Requests to SGLang's ``/generate``, with their checks."""
 
-from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -200,8 +199,7 @@ class SglangRequest(msgspec.Struct, kw_only=True):
         return SglangOne(self, prompt, **{name: own.get(name, getattr(self, name)) for name in _EACH})
 
 
-@dataclass(frozen=True)
-class SglangOne:
+class SglangOne(msgspec.Struct, frozen=True):
     """A prompt with what is asked for it, or several with the same."""
 
     request: SglangRequest

@@ -1,12 +1,12 @@
 """Opens the models beside the chat model: transcription, speech and embedding; and the decoder of uploads."""
 
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Protocol
 
 import anyio
+import msgspec
 from prometheus_client import CollectorRegistry
 
 from stentor.engine.client.replicas import AnyEngineClient
@@ -37,8 +37,7 @@ from .state import AuxiliaryModels, OpenedChat
 from .text_side import generation_defaults, open_text_side
 
 
-@dataclass(frozen=True)
-class Opening:
+class Opening(msgspec.Struct, frozen=True):
     """What opening a model needs besides its files."""
 
     config: Config

@@ -1,8 +1,9 @@
 """One server's parts, composed: every family of routes gets those that it uses."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
 from functools import cached_property, partial
+
+import msgspec
 
 from stentor.engine.client.replicas import AnyEngineClient
 
@@ -48,8 +49,7 @@ from .main_model import open_main
 from .text_side import TextSide
 
 
-@dataclass(frozen=True)
-class OpenedChat:
+class OpenedChat(msgspec.Struct, frozen=True):
     """The parts of a chat model that its checkpoint and its engine determine."""
 
     config: ModelConfig
@@ -62,15 +62,14 @@ class OpenedChat:
     """The media that it takes."""
     asking: Asking | None = None
     """Its transcription prompt; None if it does not transcribe."""
-    facts: ModelFacts = field(default_factory=ModelFacts)
+    facts: ModelFacts = msgspec.field(default_factory=ModelFacts)
     decoder_start: tuple[int, ...] = ()
     """The tokens with which the decoder of an encoder-decoder begins."""
     prompt_width: int = 0
     """Numbers of an embedding that a prompt may bring; 0: it may bring none."""
 
 
-@dataclass(frozen=True)
-class AuxiliaryModels:
+class AuxiliaryModels(msgspec.Struct, frozen=True):
     """Models beside the chat model; None for each that is not configured."""
 
     transcription: TranscriptionModel | StreamingTranscriptionModel | OpenedChat | None = None
@@ -81,8 +80,7 @@ class AuxiliaryModels:
     speech: SpeechModel | None = None
 
 
-@dataclass(frozen=True)
-class ServerState:
+class ServerState(msgspec.Struct, frozen=True, dict=True):
     """Owned by the server process."""
 
     config: Config
@@ -167,8 +165,7 @@ class ServerState:
         )
 
 
-@dataclass(frozen=True)
-class _Shared:
+class _Shared(msgspec.Struct, frozen=True):
     """What the server's chat models have in common."""
 
     grammars: Grammars

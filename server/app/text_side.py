@@ -1,9 +1,7 @@
 """Opens the text side of a model: tokenizer, chat template, parsers."""
 
-import dataclasses
 import logging
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -31,8 +29,7 @@ from ..text.tokenizers.tokenizer import Tokenizer
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class TextSide:
+class TextSide(msgspec.Struct, frozen=True):
     """The text side of one chat model."""
 
     pool: TokenizerPool
@@ -120,9 +117,9 @@ def generation_defaults(config: ModelConfig, checkpoint: Checkpoint) -> Generati
         except ConfigError as error:
             raise CheckpointError(f"Cannot use {file}: {error}.") from error
         eos = tuple(sorted({*model.eos_token_ids, *given.eos_token_ids}))
-        model = dataclasses.replace(given, eos_token_ids=eos)
+        model = msgspec.structs.replace(given, eos_token_ids=eos)
     if model.unused:
         logger.warning("the model's generation_config.json sets %s, which has no effect", ", ".join(model.unused))
-    said = {field.name: getattr(model, field.name) for field in dataclasses.fields(GenerationDefaults)}
+    said = {field.name: getattr(model, field.name) for field in msgspec.structs.fields(GenerationDefaults)}
     said |= msgspec.to_builtins(config.override_generation_config)
     return GenerationDefaults(**{name: value for name, value in said.items() if value is not None})

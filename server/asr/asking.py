@@ -1,8 +1,10 @@
 """Transcription prompts of chat models, each in the format of its training."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
 from typing import Final, Literal
+
+import msgspec
+from msgspec.structs import replace
 
 from stentor.protocols.common.errors import refused
 
@@ -19,8 +21,7 @@ _SHOWN_CHARS: Final = 64
 _SHOWN_LANGUAGES: Final = 200
 
 
-@dataclass(frozen=True)
-class Asking:
+class Asking(msgspec.Struct, frozen=True):
     """The transcription prompt of one family of models."""
 
     seconds: int = 30
@@ -53,9 +54,9 @@ class Asking:
     end of the context."""
     positions_a_second: int = 20
     """Tokens of the context for a second of audio with its text, at most: Qwen3-ASR takes 13 for the audio."""
-    template: Mapping[str, object] = field(default_factory=dict)
+    template: Mapping[str, object] = msgspec.field(default_factory=dict)
     """Arguments of the chat template."""
-    languages: Mapping[str, str] = field(default_factory=dict)
+    languages: Mapping[str, str] = msgspec.field(default_factory=dict)
     """The model's names of languages, by code; empty: it takes no hint."""
 
     def language(self, name: str, param: str) -> str:

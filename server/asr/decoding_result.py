@@ -1,7 +1,5 @@
 """The transcript of one window: decoded again at higher temperatures until it is good enough, or silence."""
 
-from dataclasses import dataclass
-
 import msgspec
 
 from stentor.protocols.ipc.audio import PromptProbe
@@ -17,8 +15,7 @@ _LEAST_TOKENS = 32
 """Tokens for the marks of a prompt and the output."""
 
 
-@dataclass(frozen=True)
-class WindowTask:
+class WindowTask(msgspec.Struct, frozen=True):
     """A window to transcribe, with what transcribes it."""
 
     decoder: WindowDecoder

@@ -2,8 +2,9 @@
 tokens come as soon as it has been computed."""
 
 import struct
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from stentor.engine.client.request import EngineRequest
 from stentor.engine.model_config.speech.framewise import STREAM_SECONDS
@@ -20,8 +21,7 @@ _ROW: Final = struct.Struct("<4f")
 """The token, its first position, the one behind its last, its log-probability."""
 
 
-@dataclass(frozen=True)
-class FramewiseStreams:
+class FramewiseStreams(msgspec.Struct, frozen=True):
     """A :class:`.streaming.StreamForm`."""
 
     vocabulary: FramewiseVocabulary

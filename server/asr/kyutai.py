@@ -6,9 +6,10 @@ word is written too.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+import msgspec
 
 from stentor.engine.client.request import EngineRequest
 from stentor.engine.loading.errors import CheckpointError
@@ -32,8 +33,7 @@ _WORD: Final = 0
 """Written before a word, and no text, as the pad is."""
 
 
-@dataclass(frozen=True)
-class KyutaiStreams:
+class KyutaiStreams(msgspec.Struct, frozen=True):
     """A :class:`.streaming.StreamForm`."""
 
     begin: int

@@ -1,9 +1,9 @@
 """A transcription model, as the server knows it."""
 
-from dataclasses import dataclass, field
 from typing import Final
 
 import anyio
+import msgspec
 
 from stentor.protocols.common.errors import refused
 
@@ -17,8 +17,7 @@ _SHOWN_CHARS: Final = 64
 """Characters of a refused language in the message."""
 
 
-@dataclass(frozen=True)
-class TranscriptionModel:
+class TranscriptionModel(msgspec.Struct, frozen=True):
     """Shared by all requests."""
 
     served_names: tuple[str, ...]
@@ -29,7 +28,7 @@ class TranscriptionModel:
     """The same model for audio that comes in pieces; None if it takes whole windows alone."""
     parallel_windows: int = 8
     """Most chunks of one file that are transcribed at the same time."""
-    detections: anyio.CapacityLimiter = field(default_factory=lambda: anyio.CapacityLimiter(_DETECTIONS))
+    detections: anyio.CapacityLimiter = msgspec.field(default_factory=lambda: anyio.CapacityLimiter(_DETECTIONS))
     """Files in which speech is looked for at the same time."""
 
     @property

@@ -2,8 +2,9 @@
 
 import string
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from .languages import WITHOUT_SPACES
 from .untimed_vocabulary import UntimedVocabulary
@@ -17,8 +18,7 @@ APPENDED: Final = "\"'.。,，!！?？:：”)]}、"  # noqa: RUF001
 _HALF: Final = "\ufffd"
 
 
-@dataclass
-class SpelledWord:
+class SpelledWord(msgspec.Struct):
     """A word, and the tokens that spell it."""
 
     text: str

@@ -6,9 +6,10 @@ Silence follows the audio, so that its last word is written too.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+
+import msgspec
 
 from stentor.engine.client.request import EngineRequest
 from stentor.engine.loading.errors import CheckpointError
@@ -36,8 +37,7 @@ _LONGEST_WORD: Final = 10
 """Positions that the last word may take after its audio, as in Mistral's own code."""
 
 
-@dataclass(frozen=True)
-class StreamVocabulary:
+class StreamVocabulary(msgspec.Struct, frozen=True):
     """A :class:`.streaming.StreamForm`."""
 
     bos: int

@@ -4,7 +4,6 @@ import codecs
 import logging
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import msgspec
@@ -104,8 +103,7 @@ class StreamForm(Protocol):
         """None: it is no part of a transcript. ``before``: the positions of the event before it."""
 
 
-@dataclass(frozen=True)
-class StreamingTranscriptionModel:
+class StreamingTranscriptionModel(msgspec.Struct, frozen=True):
     """Shared by all requests."""
 
     served_names: tuple[str, ...]

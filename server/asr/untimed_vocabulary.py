@@ -2,9 +2,10 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
+
+import msgspec
 
 from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.model_config.config_fields import Fields
@@ -112,8 +113,7 @@ class UntimedVocabulary:
         return b"".join(said).decode(errors="replace")
 
 
-@dataclass(frozen=True)
-class _Family:
+class _Family(msgspec.Struct, frozen=True):
     """What a model's files do not say."""
 
     samples: int

@@ -8,8 +8,9 @@
 
 import logging
 import weakref
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from stentor.protocols.common.errors import BadRequest
 
@@ -41,8 +42,7 @@ class AudioUnavailable(ServerError):
         super().__init__("Audio cannot be decoded just now; the log of the server says why.")
 
 
-@dataclass(frozen=True)
-class Decoded:
+class Decoded(msgspec.Struct, frozen=True, weakref=True):
     """Decoded audio. Its memory is released when it is no longer referenced."""
 
     pcm: bytes

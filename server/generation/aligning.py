@@ -1,8 +1,9 @@
 """Times of the words of a transcript, by a pooling model that scores them (Qwen3-ForcedAligner)."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from stentor.protocols.common.errors import BadRequest, refused
 from stentor.protocols.ipc.audio import SAMPLE_RATE
@@ -28,8 +29,7 @@ _SOUND: Final = "<|audio_start|><|audio_pad|><|audio_end|>"
 _RAW: Final = Pooling("token_classify", activate=False)
 
 
-@dataclass(frozen=True)
-class Aligner:
+class Aligner(msgspec.Struct, frozen=True):
     """For all requests."""
 
     model: EmbeddingModel

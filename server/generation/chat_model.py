@@ -1,9 +1,11 @@
 """The chat model as every protocol uses it."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Self
+
+import msgspec
+from msgspec.structs import replace
 
 from stentor.engine.client.replicas import AnyEngineClient
 from stentor.protocols.common.limits import Limits
@@ -25,8 +27,7 @@ from ..text.tokenizers.grammar_tokens import special_tokens_of
 from ..text.tokenizers.infill import Infill, infill_of
 
 
-@dataclass(frozen=True)
-class GenerationDefaults:
+class GenerationDefaults(msgspec.Struct, frozen=True):
     """Sampling defaults of the model's ``generation_config.json``; a request's own values take precedence."""
 
     temperature: float = 1.0
@@ -43,8 +44,7 @@ class GenerationDefaults:
         return replace(self, eos_token_ids=tuple(sorted({*self.eos_token_ids, *tokens})))
 
 
-@dataclass(frozen=True)
-class ChatModel:
+class ChatModel(msgspec.Struct, frozen=True, dict=True):
     """From a conversation to the engine and back: the tokenizer, the renderer, the grammars and the engine's client.
 
     Where the server has no chat model, these are the main model's, and :meth:`resolve` refuses every request.
@@ -70,9 +70,9 @@ class ChatModel:
     """Media that conversations may contain besides text."""
     media: ChatMedia | None = None
     """Processes these media, and documents; None if neither is supported."""
-    facts: ModelFacts = field(default_factory=ModelFacts)
+    facts: ModelFacts = msgspec.field(default_factory=ModelFacts)
     """Description of the model for clients."""
-    loop_turns: LoopTurns = field(default_factory=LoopTurns)
+    loop_turns: LoopTurns = msgspec.field(default_factory=LoopTurns)
     """Runs work that would block the event loop for long."""
     prompt_width: int = 0
     """Numbers of an embedding, where prompts may be embeddings; 0: they may not."""

@@ -3,7 +3,6 @@ takes text as it is."""
 
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
 from typing import Final
 
 import anyio.to_thread
@@ -49,8 +48,7 @@ from .stream import ObservedGeneration, generation_request
 DEFAULT_MAX_TOKENS: Final = 16
 
 
-@dataclass(frozen=True)
-class Prompt:
+class Prompt(msgspec.Struct, frozen=True):
     """One prompt of a request."""
 
     index: int
@@ -59,8 +57,7 @@ class Prompt:
     """The prompt's text, if the answer begins with it."""
 
 
-@dataclass(frozen=True)
-class PromptJob:
+class PromptJob(msgspec.Struct, frozen=True):
     prompt: Prompt
     max_tokens: int
     """Delivered tokens of each choice."""
@@ -69,8 +66,7 @@ class PromptJob:
     """What makes the batches; None: nothing is generated."""
 
 
-@dataclass(frozen=True)
-class PreparedCompletion:
+class PreparedCompletion(msgspec.Struct, frozen=True):
     """Data that an encoder needs for the answers of a running request."""
 
     model: str
@@ -275,8 +271,7 @@ class _SharedParams:
         return params
 
 
-@dataclass(frozen=True)
-class _Request:
+class _Request(msgspec.Struct, frozen=True):
     """What the prompts of one request have in common."""
 
     chat: ChatModel
@@ -289,8 +284,7 @@ class _Request:
     decoder_prompt: Sequence[int]
 
 
-@dataclass(frozen=True)
-class _Given:
+class _Given(msgspec.Struct, frozen=True):
     """One prompt as the client gave it."""
 
     raw: RawPrompt | None

@@ -1,12 +1,12 @@
 """Constraints and parser of one request's answer: grammar, thinking budget, parser."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
 import anyio.to_thread
 import msgspec
+from msgspec.structs import replace
 
 from stentor.protocols.common.bounds import TEXT_TOO_LONG
 from stentor.protocols.common.errors import BadRequest, refused, wrong
@@ -44,8 +44,7 @@ INLINE_BYTES: Final = 16 << 10
 """Bytes of schemas that are translated on the event loop; larger ones are in a thread."""
 
 
-@dataclass(frozen=True)
-class Constraints:
+class Constraints(msgspec.Struct, frozen=True):
     """By default the answer is unconstrained, and its text is its content."""
 
     grammar: str = ""

@@ -8,11 +8,12 @@ others, which then find the conversation in the prefix cache.
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing
-from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import product
 from string import ascii_uppercase, digits
 from typing import Any, Final, Literal
+
+import msgspec
 
 from stentor.protocols.common.bounds import LIST_TOO_LONG, message_chars_at_most
 from stentor.protocols.common.errors import wrong
@@ -41,14 +42,12 @@ _MAX_MEDIA: Final = 64
 """Pictures of all prompts of a request together: each is loaded for each question."""
 
 
-@dataclass(frozen=True)
-class Option:
+class Option(msgspec.Struct, frozen=True):
     name: str
     description: str = ""
 
 
-@dataclass(frozen=True)
-class Question:
+class Question(msgspec.Struct, frozen=True):
     field: str
     """The request's name of it."""
     text: str
@@ -58,15 +57,13 @@ class Question:
     """Of the labels that are preferred; letters take their place where the tokenizer has no single tokens for them."""
 
 
-@dataclass(frozen=True)
-class _Label:
+class _Label(msgspec.Struct, frozen=True):
     name: str
     tokens: tuple[int, ...]
     """Each writes it as the first word of an answer."""
 
 
-@dataclass(frozen=True)
-class Reading:
+class Reading(msgspec.Struct, frozen=True):
     """What the model says to one question."""
 
     probabilities: list[float]

@@ -2,9 +2,10 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
+
+import msgspec
 
 from stentor.protocols.common.bounds import items_at_most, total_chars_at_most
 from stentor.protocols.openai.completions import CompletionRequest
@@ -21,8 +22,7 @@ from .next_token import next_token
 _NAMES = {"prompt": "items", "logprob_token_ids": "label_token_ids"}
 
 
-@dataclass(frozen=True)
-class LabelScores:
+class LabelScores(msgspec.Struct, frozen=True):
     model: str
     probabilities: list[list[float]]
     """Of each item, one for each label."""

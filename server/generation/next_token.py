@@ -1,7 +1,8 @@
 """The distribution of the one token that a generation makes."""
 
 from contextlib import aclosing
-from dataclasses import dataclass, field
+
+import msgspec
 
 from stentor.protocols.ipc.deltas import Delta, Finish, PromptProcessed, Reasoning, Text
 
@@ -9,9 +10,8 @@ from ..common.errors import generation_error
 from ..http.sse import Batches
 
 
-@dataclass
-class NextToken:
-    logprobs: dict[int, float] = field(default_factory=dict)
+class NextToken(msgspec.Struct):
+    logprobs: dict[int, float] = msgspec.field(default_factory=dict)
     """Of the tokens that the request named."""
     drawn: int | None = None
     """None: a generation that ended without one."""

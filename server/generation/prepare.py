@@ -6,7 +6,8 @@ of the client's protocol.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from stentor.engine.model_config.towers.media_spec import Modality
 from stentor.protocols.ipc.deltas import Delta
@@ -38,8 +39,7 @@ from .routed_experts import check_start, expert_shape, first_position
 from .stream import ObservedGeneration, generation_request
 
 
-@dataclass(frozen=True)
-class PreparedGeneration:
+class PreparedGeneration(msgspec.Struct, frozen=True):
     """Data that an encoder needs for a running answer."""
 
     model: str

@@ -1,7 +1,6 @@
 """From a conversation, with its tools and its thinking, to the tokens of its prompt."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
@@ -28,11 +27,10 @@ _RETRY_SECONDS: Final = 2
 NO_PARAMETERS: Final[dict[str, Any]] = {"type": "object", "properties": {}}
 
 
-@dataclass(frozen=True)
-class Prompted:
+class Prompted(msgspec.Struct, frozen=True):
     tokens: list[int]
     thinking: ThinkingOptions
-    media: PlacedMedia = field(default_factory=PlacedMedia)
+    media: PlacedMedia = msgspec.field(default_factory=PlacedMedia)
 
 
 async def write_prompt(

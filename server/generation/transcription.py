@@ -10,11 +10,11 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final
 
 import anyio
+import msgspec
 
 from stentor.protocols.common.errors import BadRequest
 from stentor.protocols.ipc.adapters import AdapterRef
@@ -54,8 +54,7 @@ _DETECTIONS: Final = 2
 FIELD: Final = "file"
 
 
-@dataclass(frozen=True)
-class TranscriptionWish:
+class TranscriptionWish(msgspec.Struct, frozen=True):
     """A transcription request: the language, the context, the cuts."""
 
     language: str | None = None
@@ -65,7 +64,7 @@ class TranscriptionWish:
     """The known beginning of the transcript; the answer continues it, in one request."""
     translate: bool = False
     """Into English."""
-    sampling: SamplingFields = field(default_factory=SamplingFields)
+    sampling: SamplingFields = msgspec.field(default_factory=SamplingFields)
     logprobs: bool = False
     chunking: Chunking | None = None
     """Where to cut; None: only audio that is too long for one request is cut."""
@@ -75,13 +74,12 @@ class TranscriptionWish:
     """Whether the transcriber's aligner times its words."""
 
 
-@dataclass(frozen=True)
-class ChatTranscriber:
+class ChatTranscriber(msgspec.Struct, frozen=True):
     """A chat model that transcribes, for all requests."""
 
     chat: ChatModel
     asking: Asking
-    detections: anyio.CapacityLimiter = field(default_factory=lambda: anyio.CapacityLimiter(_DETECTIONS))
+    detections: anyio.CapacityLimiter = msgspec.field(default_factory=lambda: anyio.CapacityLimiter(_DETECTIONS))
     """Files in which speech is looked for at the same time."""
     aligner: Aligner | None = None
     """Times the words of transcripts; None: they have no times."""

@@ -9,8 +9,9 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Final, NamedTuple
+
+import msgspec
 
 from stentor.engine.core.grammar.vocabulary import TokenBytes
 from stentor.protocols.common.errors import BadRequest, refused
@@ -46,8 +47,7 @@ class _Verdict(NamedTuple):
     """Expiry, by the clock of the grammars."""
 
 
-@dataclass(eq=False)
-class _Trial:
+class _Trial(msgspec.Struct, eq=False):
     """A grammar being checked, with an owner's waiting requests."""
 
     owner: str

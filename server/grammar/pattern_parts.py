@@ -8,8 +8,9 @@ escaped characters.
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final, Protocol
+
+import msgspec
 
 _NONE: Final = re.compile(r"[*?]|\{0*(,|\})|\{0+$")
 _UNBOUNDED: Final = re.compile(r"\{([0-9]+),\}")
@@ -36,8 +37,7 @@ class Part(Protocol):
         """An expression of Lark, for rules, of which no terminal is open, as far as that can be had."""
 
 
-@dataclass(frozen=True)
-class One:
+class One(msgspec.Struct, frozen=True):
     """One character."""
 
     plain: str
@@ -75,8 +75,7 @@ def _reached(parts: Iterable[Part]) -> Iterator[Part]:
             return
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(msgspec.Struct, frozen=True):
     parts: Sequence[Part]
 
     @property
@@ -104,8 +103,7 @@ class Row:
         return " ".join([*written, *(part.rules() for part in self.parts[closed:])])
 
 
-@dataclass(frozen=True)
-class Either:
+class Either(msgspec.Struct, frozen=True):
     parts: Sequence[Part]
 
     @property
@@ -127,8 +125,7 @@ class Either:
         return f"({' | '.join(part.rules() for part in self.parts)})" if self.open else f"/{self.pattern()}/"
 
 
-@dataclass(frozen=True)
-class Many:
+class Many(msgspec.Struct, frozen=True):
     part: Part
     times: str
     """``*``, ``+``, ``?`` or numbers in braces."""

@@ -7,8 +7,9 @@ one, and set operations, complements included, carry over.
 
 import re
 import unicodedata
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from .pattern_parts import Many, One, Part, either
 
@@ -106,8 +107,7 @@ def _of_class(verbatim: str, changed: frozenset[str]) -> One:
     return One(f"[{verbatim}--{_AS_THEMSELVES}]", "|".join(options))
 
 
-@dataclass(frozen=True)
-class _Flags:
+class _Flags(msgspec.Struct, frozen=True):
     ignore_case: bool = False
     dot_all: bool = False
     verbose: bool = False

@@ -3,7 +3,6 @@
 import ipaddress
 import logging
 from collections import Counter
-from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
@@ -93,8 +92,7 @@ def _add(counts: Counter[Client], client: Client | None, step: int) -> None:
             del counts[client]
 
 
-@dataclass(slots=True, eq=False)
-class ConnectionSlot:
+class ConnectionSlot(msgspec.Struct, eq=False):
     """A connection's slot in the count, or the reason why it gets none."""
 
     _owner: Connections | None

@@ -1,12 +1,12 @@
 """TLS 1.2 and newer, from files that may be replaced while connections are open."""
 
 import ssl
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final
 
 import anyio.to_thread
+import msgspec
 
 from ..common.files import FileRefused, read_text
 
@@ -16,8 +16,7 @@ PROBE_HANDSHAKE_SECONDS: Final = 2.0
 """The same for a connection that may only send a probe, of which there are few."""
 
 
-@dataclass(frozen=True)
-class TlsFiles:
+class TlsFiles(msgspec.Struct, frozen=True):
     """All PEM."""
 
     cert: Path

@@ -4,7 +4,6 @@ import contextlib
 import sys
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Final, TextIO
 
 import httpx
@@ -51,8 +50,7 @@ class _Event(msgspec.Struct):
 _EVENT: Final = msgspec.json.Decoder(_Event)
 
 
-@dataclass
-class Answered:
+class Answered(msgspec.Struct):
     """Facts about an answer."""
 
     text: str = ""
@@ -71,14 +69,13 @@ class Answered:
         return f"{self.tokens} tokens{rate}, the first after {self.first - self.began:.2f} s{cut}"
 
 
-@dataclass
-class Conversation:
+class Conversation(msgspec.Struct):
     """A conversation with one server. The fields of ``asked`` are sent with every request: ``model``, ``temperature``,
     …"""
 
     client: httpx.Client
-    asked: Mapping[str, Any] = field(default_factory=dict)
-    messages: list[dict[str, str]] = field(default_factory=list)
+    asked: Mapping[str, Any] = msgspec.field(default_factory=dict)
+    messages: list[dict[str, str]] = msgspec.field(default_factory=list)
 
     def begin(self, system: str | None = None) -> None:
         """Anew, with the same system prompt or another."""

@@ -3,8 +3,9 @@
 import argparse
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 _FILES: Final = frozenset({"FILE", "PATH", "FOLDER", "MODEL"})
 """Placeholders of values that may be a file."""
@@ -12,8 +13,7 @@ _MOST_CHARS: Final = 70
 _WORD: Final = re.compile(r"[a-z0-9_]+")
 
 
-@dataclass(frozen=True)
-class Flag:
+class Flag(msgspec.Struct, frozen=True):
     """One option of a command, or a positional argument."""
 
     spellings: tuple[str, ...]
@@ -35,8 +35,7 @@ class Flag:
         return first if len(first) <= _MOST_CHARS else first[: _MOST_CHARS - 1] + "…"
 
 
-@dataclass(frozen=True)
-class Command:
+class Command(msgspec.Struct, frozen=True):
     help: str
     flags: Sequence[Flag] = ()
 

@@ -1,7 +1,6 @@
 """The fields of every request, for ``docs/reference/fields.md``: type, default, and whether they have an effect."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
@@ -48,8 +47,7 @@ _LARGE: Final = 2**31 - 1
 """A bound from here on only says how wide the number is."""
 
 
-@dataclass(frozen=True)
-class Request:
+class Request(msgspec.Struct, frozen=True):
     """One kind of request, with facts about its fields that its type lacks."""
 
     endpoints: tuple[str, ...]
@@ -58,7 +56,7 @@ class Request:
     """Fields that get a 400 with the code ``unsupported``, whatever their value."""
     ignored: Sequence[str] = ()
     """Fields that are accepted and have no effect; those with a dot are inside of another field."""
-    partly: Mapping[str, str] = field(default_factory=dict)
+    partly: Mapping[str, str] = msgspec.field(default_factory=dict)
     """Values that a field may have, where others are refused."""
     form: bool = False
     """Fields of a multipart form, beside a file."""

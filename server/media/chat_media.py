@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, NamedTuple, Protocol
 
 import anyio
 import anyio.to_thread
+import msgspec
 
 from stentor.engine.client.media import Media
 from stentor.engine.model_config.towers.media_spec import MediaSpec, Modality
@@ -50,8 +50,7 @@ class TakingModel(NamedTuple):
     tokenizer: Tokenizer
 
 
-@dataclass(frozen=True)
-class ConversationMedia:
+class ConversationMedia(msgspec.Struct, frozen=True):
     """The processed media of one conversation, in order."""
 
     made: Sequence[ProcessedMedia] = ()
@@ -72,12 +71,11 @@ class ConversationMedia:
 NO_MEDIA: Final = ConversationMedia()
 
 
-@dataclass(frozen=True)
-class PlacedMedia:
+class PlacedMedia(msgspec.Struct, frozen=True):
     """Media with their positions in a prompt."""
 
-    spans: list[Media] = field(default_factory=list)
-    tokens: Mapping[Modality, int] = field(default_factory=dict)
+    spans: list[Media] = msgspec.field(default_factory=list)
+    tokens: Mapping[Modality, int] = msgspec.field(default_factory=dict)
     """Prompt tokens of media, by modality."""
     held: int = 0
     """Bytes that the request's memory share counts for them, until the engine has them."""

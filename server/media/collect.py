@@ -1,8 +1,9 @@
 """The media of a conversation: which of its parts are some, and whether the model and the operator take them."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
+
+import msgspec
 
 from stentor.engine.model_config.towers.media_spec import MediaSpec, Modality
 from stentor.protocols.common.bounds import LIST_TOO_LONG
@@ -24,8 +25,7 @@ _MODALITIES: Final[Mapping[str, Modality]] = {
 _PLURALS: Final[Mapping[Modality, str]] = {"image": "images", "video": "videos", "audio": "audio"}
 
 
-@dataclass(frozen=True)
-class Accepted:
+class Accepted(msgspec.Struct, frozen=True):
     """Inputs of a prompt besides text."""
 
     counts: Mapping[Modality, int]

@@ -1,15 +1,15 @@
 """Media as a request names them."""
 
-from dataclasses import dataclass
 from typing import Literal
+
+import msgspec
 
 from stentor.engine.model_config.towers.media_spec import Modality
 
 Detail = Literal["auto", "low", "high", "original"]
 
 
-@dataclass(frozen=True)
-class Embeds:
+class Embeds(msgspec.Struct, frozen=True):
     """A picture's embeddings, made by the client; both are base64 of tensors."""
 
     data: str
@@ -17,8 +17,7 @@ class Embeds:
     """Frames, rows and columns of its patches, where the model needs them."""
 
 
-@dataclass(frozen=True)
-class MediaPart:
+class MediaPart(msgspec.Struct, frozen=True):
     """One picture, sound or video of a conversation, before it has been fetched."""
 
     modality: Modality
@@ -36,8 +35,7 @@ class MediaPart:
     """The client's embeddings in place of the picture."""
 
 
-@dataclass(frozen=True)
-class Media:
+class Media(msgspec.Struct, frozen=True):
     """The media of a part, as received."""
 
     data: bytes

@@ -2,7 +2,6 @@
 
 from collections import OrderedDict
 from collections.abc import Hashable
-from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Final, Generic, Literal, TypeVar
 
@@ -17,8 +16,7 @@ _ENTRY_BYTES: Final = 512
 Key = TypeVar("Key", bound=Hashable)
 
 
-@dataclass(frozen=True)
-class ProcessedMedia:
+class ProcessedMedia(msgspec.Struct, frozen=True):
     """One processed piece of media, shared by all requests with it."""
 
     modality: Modality

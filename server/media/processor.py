@@ -9,11 +9,11 @@
 import asyncio
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Final
 
 import anyio
 import anyio.to_thread
+import msgspec
 
 from stentor.engine.model_config.towers.media_spec import Modality
 from stentor.protocols.common.errors import BadRequest
@@ -36,8 +36,7 @@ _NAMES: Final = 1 << 16
 """Remembered names of media, for all clients together."""
 
 
-@dataclass(frozen=True)
-class Wanted:
+class Wanted(msgspec.Struct, frozen=True):
     """One piece of media of a request, as the client sent it."""
 
     modality: Modality
@@ -47,7 +46,7 @@ class Wanted:
     """The field that holds it, for errors."""
     uuid: str = ""
     """The client's own name for it."""
-    options: dict[str, object] = field(default_factory=dict)
+    options: dict[str, object] = msgspec.field(default_factory=dict)
     """How to look at it; see :mod:`.processors.processor_options`."""
     alone: bool = True
     """Whether it is the only one of its modality in the conversation."""

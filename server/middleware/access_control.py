@@ -1,7 +1,8 @@
 """Builds access control from the operator's options."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+
+import msgspec
 
 from ..common.files import FileRefused, Reloadable
 from ..common.keys import Keyring
@@ -12,18 +13,17 @@ from .hosts import Hosts
 from .origins import Origins
 
 
-@dataclass(frozen=True)
-class AccessControl:
+class AccessControl(msgspec.Struct, frozen=True):
     """By default the server is open to everyone who can reach it."""
 
-    keys: Keyring = field(default_factory=Keyring)
-    origins: Origins = field(default_factory=Origins)
+    keys: Keyring = msgspec.field(default_factory=Keyring)
+    origins: Origins = msgspec.field(default_factory=Origins)
     root_path: str = ""
     """In front of every path; empty, or begins with a slash and ends without."""
     tls: ReloadingContext | None = None
-    secrets: ClientSecrets = field(default_factory=ClientSecrets)
+    secrets: ClientSecrets = msgspec.field(default_factory=ClientSecrets)
     """Client secrets of callers with keys."""
-    hosts: Hosts = field(default_factory=Hosts)
+    hosts: Hosts = msgspec.field(default_factory=Hosts)
 
     @property
     def reloadable(self) -> Sequence[Reloadable]:

@@ -1,9 +1,9 @@
 """Requires keys. Every route needs one except the probes and the page, so a new route is protected by default."""
 
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -37,8 +37,7 @@ _SECRET: Final = "stentor.client_secret"
 _HOW: Final = "send `Authorization: Bearer <key>` or `x-api-key: <key>`"
 
 
-@dataclass(frozen=True)
-class _Refusal:
+class _Refusal(msgspec.Struct, frozen=True):
     status: int
     message: str
     code: str

@@ -5,12 +5,14 @@ as digests; their number and the size of their settings are bounded. With severa
 (:class:`..common.fair_queue.Shares`).
 """
 
+import dataclasses
 import os
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from typing import Final, Literal
+
+import msgspec
 
 from ..common.fair_queue import Shares
 from ..common.keys import Caller, KeyDigest
@@ -29,8 +31,7 @@ class SecretsFull(Exception):
     """Too many, or too large, secrets have not expired: in all, or of one key."""
 
 
-@dataclass(frozen=True)
-class ClientSecret:
+class ClientSecret(msgspec.Struct, frozen=True):
     caller: Caller
     """The creator, on whose behalf it is used; never an admin."""
     session: bytes
@@ -58,7 +59,7 @@ class ClientSecrets:
         self._check_room(caller, len(session))
         value = PREFIX + os.urandom(_BYTES).hex()
         expires_at = int(self._clock()) + seconds
-        secret = ClientSecret(replace(caller, admin=False), session, expires_at, kind)
+        secret = ClientSecret(dataclasses.replace(caller, admin=False), session, expires_at, kind)
         self._secrets[KeyDigest(value.encode())] = secret
         self._places.take(caller.owner)
         self._bytes.take(caller.owner, len(session))

@@ -6,10 +6,10 @@ The process tree is walked anew each time: a restarted engine or worker has anot
 import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import msgspec
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 ROLES: Final = {
@@ -26,16 +26,14 @@ _UTIME, _STIME, _STARTED, _RSS = 11, 12, 19, 21
 """Places in ``/proc/PID/stat`` after the name in brackets (proc(5): fields 14, 15, 22 and 24)."""
 
 
-@dataclass(slots=True)
-class Usage:
+class Usage(msgspec.Struct):
     processes: int = 0
     resident_bytes: int = 0
     open_fds: int = 0
     cpu_seconds: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class _Process:
+class _Process(msgspec.Struct, frozen=True):
     role: str
     identity: tuple[int, str]
     """Its pid and when it started: pids are used again."""

@@ -10,8 +10,9 @@ import time
 import uuid
 from collections.abc import Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, field
 from typing import Final
+
+import msgspec
 
 from stentor.protocols.common.limits import MAX_REQUEST_ID
 from stentor.protocols.ipc.actors import FinishReason
@@ -27,8 +28,7 @@ MOST_SERVED: Final = 1024
 """Prompts of one request that are recorded one by one: a WebSocket may send new ones for hours."""
 
 
-@dataclass(slots=True)
-class EngineUsage:
+class EngineUsage(msgspec.Struct):
     """One prompt in the engine, and its result. Times by ``time.monotonic()``; 0 is never."""
 
     prompt_tokens: int
@@ -43,15 +43,14 @@ class EngineUsage:
     last: float = 0.0
     output_tokens: int = 0
     prompt_done: bool = False
-    reasons: list[FinishReason] = field(default_factory=list)
+    reasons: list[FinishReason] = msgspec.field(default_factory=list)
     """How its choices ended, in the order in which they did."""
     failure: str = ""
     """The engine's error of a failed choice; not for the client."""
     ended: float = 0.0
 
 
-@dataclass(slots=True)
-class RequestRecord:
+class RequestRecord(msgspec.Struct):
     """Written by the request's handlers, read after its end."""
 
     request_id: str
@@ -59,8 +58,8 @@ class RequestRecord:
     path: str
     """The client's path, without the query; not trusted."""
     headers: Headers = ()
-    began: float = field(default_factory=time.monotonic)
-    began_ns: int = field(default_factory=time.time_ns)
+    began: float = msgspec.field(default_factory=time.monotonic)
+    began_ns: int = msgspec.field(default_factory=time.time_ns)
     """Since the epoch; for traces."""
     route: str = ""
     """The template that matched, of a closed set; empty where none did."""
@@ -70,7 +69,7 @@ class RequestRecord:
     """Code of the client's error, of a closed set."""
     key: str = ""
     """The name of the API key, never the key."""
-    served: list[EngineUsage] = field(default_factory=list)
+    served: list[EngineUsage] = msgspec.field(default_factory=list)
     """The first :data:`MOST_SERVED`; filled by :meth:`add`."""
     ended: float = 0.0
     prompt_tokens: int = 0

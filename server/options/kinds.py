@@ -9,7 +9,6 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
@@ -38,8 +37,7 @@ UNITS: Final = {"": 1, "b": 1} | {
 }
 
 
-@dataclass(frozen=True)
-class Kind:
+class Kind(msgspec.Struct, frozen=True):
     """``parse`` raises ValueError for a value that is not ``expected``."""
 
     expected: str

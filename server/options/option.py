@@ -1,7 +1,6 @@
 """One thing that an operator can set, under all of its names; all of them are read off the configuration's structs."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import reduce
 from types import NoneType, UnionType
 from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin, get_type_hints
@@ -50,8 +49,7 @@ _GROUP_OF: Final = {
 """Group by the beginning of the path; an option may name another."""
 
 
-@dataclass(frozen=True)
-class Option:
+class Option(msgspec.Struct, frozen=True):
     """``path`` is where the value goes in :class:`..config.config.Config`."""
 
     name: str

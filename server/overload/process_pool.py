@@ -11,8 +11,9 @@ import logging
 import math
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Final, Generic, Protocol, TypeVar
+
+import msgspec
 
 from ..common.fair_queue import FairQueue, QueueFull, current_owner
 
@@ -147,8 +148,7 @@ class ProcessPool(Generic[P]):
             worker.close()
 
 
-@dataclass(eq=False)
-class _Turn(Generic[P]):
+class _Turn(msgspec.Struct, Generic[P], eq=False):
     """A job that waits for a worker."""
 
     large: bool

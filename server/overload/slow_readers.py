@@ -14,8 +14,9 @@ import socket
 import struct
 import termios
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 logger = logging.getLogger(__name__)
 
@@ -32,8 +33,7 @@ def _ignore() -> None:
     pass
 
 
-@dataclass(frozen=True)
-class ReaderLimits:
+class ReaderLimits(msgspec.Struct, frozen=True):
     buffer: int = 64 << 10
     """Bytes that may wait in the transport, and again unsent in the kernel, before a stream is paused."""
     seconds: float = 30.0

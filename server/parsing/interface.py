@@ -6,8 +6,9 @@ it never raises: text that does not parse is content, or the arguments of a trun
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
+
+import msgspec
 
 
 class Content(NamedTuple):
@@ -67,8 +68,7 @@ class ReasoningParser(Parser, Protocol):
         """All that still comes is content, and nothing is held back."""
 
 
-@dataclass(frozen=True)
-class Tool:
+class Tool(msgspec.Struct, frozen=True):
     """A function that the model may call."""
 
     name: str

@@ -1,9 +1,10 @@
 """How the model that is served writes reasoning and tool calls: settled once, at start."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, TypeVar
+
+import msgspec
 
 from ..grammar.lark import ANY_TEXT, Lark
 from .harmony import CALL, CHANNEL, CONSTRAIN, END, FUNCTIONS, MARKERS, MESSAGE, RETURN, START, HarmonyParser
@@ -135,8 +136,7 @@ class UnknownFormat(LookupError):
     """The message lists the known names."""
 
 
-@dataclass(frozen=True)
-class OutputFormat:
+class OutputFormat(msgspec.Struct, frozen=True, dict=True):
     reasoning: ReasoningFormat | None = None
     """None: all text is the answer."""
     tools: ToolFormat | None = None

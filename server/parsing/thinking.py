@@ -2,9 +2,10 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, Protocol
+
+import msgspec
 
 from stentor.protocols.ipc.actors import Thinking
 
@@ -18,8 +19,7 @@ _HARMONY_EFFORTS: Final = {"none": "low", "minimal": "low", "xhigh": "high", "ma
 """Efforts that gpt-oss was not trained for, and their replacements."""
 
 
-@dataclass(frozen=True)
-class ThinkingOptions:
+class ThinkingOptions(msgspec.Struct, frozen=True):
     template_kwargs: dict[str, Any]
     """Arguments of the chat template: the request's own, and those derived from its other fields."""
     wanted: bool | None

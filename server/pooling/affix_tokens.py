@@ -1,12 +1,11 @@
 """The special tokens that a tokenizer puts around a text, and around and between two."""
 
-from dataclasses import dataclass
+import msgspec
 
 from ..text.tokenizers.tokenizer import Tokenizer
 
 
-@dataclass(frozen=True)
-class AffixTokens:
+class AffixTokens(msgspec.Struct, frozen=True):
     before: tuple[int, ...]
     after: tuple[int, ...]
 
@@ -15,8 +14,7 @@ class AffixTokens:
         return len(self.before) + len(self.after)
 
 
-@dataclass(frozen=True)
-class PairAffixTokens:
+class PairAffixTokens(msgspec.Struct, frozen=True):
     before: tuple[int, ...]
     between: tuple[int, ...]
     after: tuple[int, ...]

@@ -1,7 +1,8 @@
 """A pooling model of the server: it makes vectors or scores."""
 
-from dataclasses import dataclass, field
 from typing import Literal
+
+import msgspec
 
 from stentor.engine.model_config.encoders.pooling import PoolingConfig, tasks_of
 from stentor.engine.model_config.spec.encoder import EncoderConfig
@@ -26,8 +27,7 @@ Qwen3-VL-Reranker (which may see both), of BGE's Gemma or of NVIDIA's Llama (whi
 chat template, to which they are messages of the roles ``query`` and ``document``."""
 
 
-@dataclass(frozen=True)
-class LateInteraction:
+class LateInteraction(msgspec.Struct, frozen=True):
     """How a late-interaction model marks queries and documents."""
 
     query: int | None = None
@@ -50,8 +50,7 @@ class LateInteraction:
     """Text around a document's picture, with its placeholder; "": pictures are not supported."""
 
 
-@dataclass(frozen=True)
-class EmbeddingModel:
+class EmbeddingModel(msgspec.Struct, frozen=True):
     """Shared by all requests; nothing of it changes."""
 
     served_names: tuple[str, ...]
@@ -62,7 +61,7 @@ class EmbeddingModel:
     ends: AffixTokens
     pair_ends: PairAffixTokens
     pair_form: PairForm = "pair"
-    markers: LateInteraction = field(default_factory=LateInteraction)
+    markers: LateInteraction = msgspec.field(default_factory=LateInteraction)
     metrics: EmbeddingMetrics | None = None
     plugin: PoolingPlugin | None = None
     """Handler of ``task: plugin``."""
@@ -70,7 +69,7 @@ class EmbeddingModel:
     """Processor of conversations' media."""
     accepted: Accepted = TEXT_ONLY
     """The media that it and the operator take."""
-    facts: ModelFacts = field(default_factory=ModelFacts)
+    facts: ModelFacts = msgspec.field(default_factory=ModelFacts)
 
     @property
     def name(self) -> str:

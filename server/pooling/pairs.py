@@ -1,10 +1,10 @@
 """A query and a document that are read together: one prompt for each pair."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from stentor.protocols.common.errors import BadRequest, refused, wrong
 from stentor.protocols.openai.media_parts import MEDIA_PARTS

@@ -6,7 +6,6 @@ A package offers it as an entry point of the group :data:`GROUP`, a class that i
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from importlib.metadata import entry_points
 from typing import Any, Final, Protocol, TypeVar, runtime_checkable
 
@@ -28,8 +27,7 @@ T = TypeVar("T")
 GROUP: Final = "stentor.pooling_plugins"
 
 
-@dataclass(frozen=True)
-class PluginPrompt:
+class PluginPrompt(msgspec.Struct, frozen=True):
     """A prompt of the model."""
 
     text: str | list[int]

@@ -2,11 +2,12 @@
 
 import string
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from itertools import accumulate, chain
 from typing import Any, Final, TypeVar
 
 import anyio
+import msgspec
+from msgspec.structs import replace
 
 from stentor.engine.model_config.encoders.pooling import NEMOTRON_VL
 from stentor.engine.processes.exception_groups import first_cause
@@ -42,8 +43,7 @@ _NO_ENDS: Final = AffixTokens((), ())
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class Prompt:
+class Prompt(msgspec.Struct, frozen=True):
     """One text, or two that are read together."""
 
     ids: list[int]
@@ -53,11 +53,10 @@ class Prompt:
     """Ends of parts that are pooled on their own, of which the first begins behind ``skip``; empty: none."""
     second: int = 0
     """Beginning of the second of two texts, for models with token types."""
-    media: PlacedMedia = field(default_factory=PlacedMedia)
+    media: PlacedMedia = msgspec.field(default_factory=PlacedMedia)
 
 
-@dataclass(frozen=True)
-class LengthLimit:
+class LengthLimit(msgspec.Struct, frozen=True):
     """Length limit of a text in tokens, and the handling of longer ones."""
 
     most: int
@@ -222,8 +221,7 @@ async def side_by_side(read: Callable[[T], Awaitable[Prompt]], given: Sequence[T
     return [made[place] for place in range(len(given))]
 
 
-@dataclass(frozen=True)
-class Reading:
+class Reading(msgspec.Struct, frozen=True):
     """How a request's conversations are read."""
 
     fields: InputFields

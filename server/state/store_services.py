@@ -1,6 +1,6 @@
 """Services of the routes for stored objects."""
 
-from dataclasses import dataclass
+import msgspec
 
 from stentor.protocols.common.limits import Limits
 
@@ -10,8 +10,7 @@ from ..storage.database import Database
 from .admission_control import AdmissionControl
 
 
-@dataclass(frozen=True)
-class StoreServices:
+class StoreServices(msgspec.Struct, frozen=True):
     """For files, batches and conversations."""
 
     config: StoreConfig

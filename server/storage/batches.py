@@ -4,8 +4,9 @@ Every function but those of the runner reads only its caller's rows.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
+
+import msgspec
 
 from .clock import NOW
 from .table import Part, Table
@@ -50,8 +51,7 @@ CREATE TABLE IF NOT EXISTS batch_losses (
 )
 
 
-@dataclass(frozen=True)
-class StoredBatch:
+class StoredBatch(msgspec.Struct, frozen=True):
     id: str
     owner: str
     salt: str
@@ -64,8 +64,7 @@ class StoredBatch:
     """JSON."""
 
 
-@dataclass(frozen=True)
-class StoredResult:
+class StoredResult(msgspec.Struct, frozen=True):
     line: int
     """The request's line in the input, from 1."""
     good: bool

@@ -4,7 +4,6 @@
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -43,8 +42,7 @@ CREATE TABLE IF NOT EXISTS chat_messages (
 )
 
 
-@dataclass(frozen=True)
-class StoredChat:
+class StoredChat(msgspec.Struct, frozen=True):
     id: str
     model: str
     metadata: Mapping[str, str]
@@ -52,8 +50,7 @@ class StoredChat:
     """JSON, without ``metadata``."""
 
 
-@dataclass(frozen=True)
-class Page:
+class Page(msgspec.Struct, frozen=True):
     """The rows of a page, of which nothing has been loaded yet."""
 
     numbers: list[int]

@@ -4,7 +4,6 @@ An ``owner`` is the caller whose rows are read; a function without one takes ids
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -44,8 +43,7 @@ CREATE UNIQUE INDEX IF NOT EXISTS conversation_items_by_id ON conversation_items
 Item = dict[str, Any]
 
 
-@dataclass(frozen=True)
-class StoredConversation:
+class StoredConversation(msgspec.Struct, frozen=True):
     id: str
     created: int
     metadata: dict[str, str]

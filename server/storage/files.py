@@ -5,8 +5,9 @@ A file's content is stored in parts of one size, so that it is written and read 
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
+
+import msgspec
 
 from .clock import NOW
 from .table import Table
@@ -60,8 +61,7 @@ UPDATE files SET held = (SELECT COUNT(*) FROM batches WHERE open AND input = fil
 _COLUMNS: Final = "id, created, size, purpose, name, (SELECT expires_at FROM file_ends WHERE file = files.id)"
 
 
-@dataclass(frozen=True)
-class StoredFile:
+class StoredFile(msgspec.Struct, frozen=True):
     id: str
     created: int
     size: int

@@ -4,7 +4,6 @@ An ``owner`` is the caller whose rows are read; a function without one takes ids
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -67,8 +66,7 @@ CREATE TABLE IF NOT EXISTS response_losses (
 Item = dict[str, Any]
 
 
-@dataclass(frozen=True)
-class StoredResponse:
+class StoredResponse(msgspec.Struct, frozen=True):
     """One row."""
 
     id: str

@@ -1,8 +1,9 @@
 """Tables of one kind of object: their charges, and the order of deletion."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
 
 if TYPE_CHECKING:
     import sqlite3
@@ -52,8 +53,7 @@ class Row(NamedTuple):
     bytes: int
 
 
-@dataclass(frozen=True)
-class Part:
+class Part(msgspec.Struct, frozen=True):
     """Rows of another table that are deleted with the rows they belong to."""
 
     name: str
@@ -65,8 +65,7 @@ class Part:
     """Columns of ``content``."""
 
 
-@dataclass(frozen=True)
-class Table:
+class Table(msgspec.Struct, frozen=True):
     """Rows with an ``id``, an ``owner``, and the time of last use (``used``), by :mod:`.clock`."""
 
     schema: str

@@ -4,8 +4,9 @@
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
+
+import msgspec
 
 from .clock import NOW
 from .table import Part, Table
@@ -56,8 +57,7 @@ CREATE TABLE IF NOT EXISTS upload_data (
 _COLUMNS: Final = "id, created, expires_at, size, purpose, name, seconds, file"
 
 
-@dataclass(frozen=True)
-class StoredUpload:
+class StoredUpload(msgspec.Struct, frozen=True):
     id: str
     created: int
     expires_at: int
@@ -72,8 +72,7 @@ class StoredUpload:
     """Once it is whole."""
 
 
-@dataclass(frozen=True)
-class StoredPart:
+class StoredPart(msgspec.Struct, frozen=True):
     id: str
     size: int
 

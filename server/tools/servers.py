@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+import msgspec
+
 from stentor.protocols.openai.responses.mcp import HOSTED, MCP, WEB_SEARCH
 from stentor.protocols.openai.responses.objects import CallKind
 
@@ -16,8 +18,7 @@ assert set(HOSTED_SERVERS) == set(HOSTED)
 _HOSTED_CALLS: Final[dict[str, CallKind]] = {"browser": "web_search_call", "python": "code_interpreter_call"}
 
 
-@dataclass(frozen=True)
-class Filter:
+class Filter(msgspec.Struct, frozen=True):
     """Which tools are meant; a condition that is None is met by all."""
 
     names: frozenset[str] | None = None
@@ -29,8 +30,7 @@ class Filter:
         return self.read_only is None or is_read_only(annotations) == self.read_only
 
 
-@dataclass(frozen=True)
-class Approval:
+class Approval(msgspec.Struct, frozen=True):
     """Which calls wait until the client has approved them."""
 
     always: Filter | None = None
@@ -56,8 +56,8 @@ class Server:
     headers: Mapping[str, str] = dataclasses.field(default_factory=dict, repr=False)
     """With its secrets."""
     description: str | None = None
-    allowed: Filter = Filter()
-    approval: Approval = Approval()
+    allowed: Filter = dataclasses.field(default_factory=Filter)
+    approval: Approval = dataclasses.field(default_factory=Approval)
     locked: bool = False
     """The request's secrets are no longer known, so it cannot be called."""
     calls: CallKind = "mcp_call"

@@ -2,8 +2,9 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
+
+import msgspec
 
 from stentor.protocols.common.limits import MAX_TOOL_DESCRIPTION
 
@@ -14,8 +15,7 @@ MAX_NAME: Final = 64
 _FOREIGN: Final = re.compile(r"[^A-Za-z0-9_-]")
 
 
-@dataclass(frozen=True)
-class McpTool:
+class McpTool(msgspec.Struct, frozen=True):
     """One tool, by the name that the model knows."""
 
     function: str

@@ -5,9 +5,10 @@ Nothing is, unless the operator opened it. A name is resolved once for each requ
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 from urllib.parse import unquote
+
+import msgspec
 
 from ..media.fetching.addresses import OWN, Address
 from ..media.fetching.resolving import Resolve, addresses_of, resolve
@@ -18,8 +19,7 @@ ANY_HTTPS: Final = "https://"
 """Among prefixes: any public host."""
 
 
-@dataclass(frozen=True)
-class ServerAddress:
+class ServerAddress(msgspec.Struct, frozen=True):
     """Where a server is."""
 
     target: Target

@@ -9,8 +9,9 @@ everybody would have with an even distribution (the virtual time of fair queuein
 for a while, starts there.
 """
 
-from dataclasses import dataclass
 from typing import Final, Generic, Protocol, TypeVar
+
+import msgspec
 
 FIRSTS_IN_A_ROW: Final = 8
 """Sentences of texts with no or little audio before others have a turn."""
@@ -39,8 +40,7 @@ class Speaker(Protocol):
 S = TypeVar("S", bound=Speaker)
 
 
-@dataclass
-class _Account:
+class _Account(msgspec.Struct):
     even: float
     """Its service, by the common measure."""
     had: float = 0.0

@@ -6,7 +6,6 @@ makers' sampling, its voices.
 """
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Final, Protocol
 
 import msgspec
@@ -48,8 +47,7 @@ Write = Callable[[PromptWriter, str, str, Reference | None], Awaitable[list[int]
 """The prompt for a text, in the voice of a name or of a reference."""
 
 
-@dataclass(frozen=True)
-class SpeechSampling:
+class SpeechSampling(msgspec.Struct, frozen=True):
     """The makers' own, by the names of :class:`~stentor.protocols.ipc.sampling.SamplingParams`."""
 
     temperature: float
@@ -59,8 +57,7 @@ class SpeechSampling:
     min_frames: int = 0
 
 
-@dataclass(frozen=True)
-class SpeechFamily:
+class SpeechFamily(msgspec.Struct, frozen=True):
     """One family."""
 
     name: str

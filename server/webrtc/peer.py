@@ -11,11 +11,11 @@ All of it runs on its owner's event loop. The owner calls :meth:`Peer.connect`, 
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final
 
 import anyio
 import av
+import msgspec
 from aiortc import (
     MediaStreamTrack,
     RTCCertificate,
@@ -56,8 +56,7 @@ _LATE_SECONDS: Final = 0.2
 """Behind which frames that are late are left out instead of sent at once."""
 
 
-@dataclass(frozen=True)
-class Handlers:
+class Handlers(msgspec.Struct, frozen=True):
     """Receivers of events; called on the event loop, never awaited."""
 
     on_audio: Callable[[bytes], None]

@@ -5,8 +5,9 @@ Only the parts that a call uses are read: others are ignored, or refused.
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final, NamedTuple
+
+import msgspec
 
 MAX_CHARS: Final = 32 << 10
 """Characters of an offer. A browser's has about 3,000."""
@@ -33,8 +34,7 @@ class Fingerprint(NamedTuple):
     value: str
 
 
-@dataclass(frozen=True)
-class Offer:
+class Offer(msgspec.Struct, frozen=True):
     """One audio section and one of data, in one bundle."""
 
     mids: tuple[str, str]
@@ -64,8 +64,7 @@ class Candidate(NamedTuple):
     priority: int
 
 
-@dataclass(frozen=True)
-class Answer:
+class Answer(msgspec.Struct, frozen=True):
     """Description of our end."""
 
     username: str

@@ -1,10 +1,10 @@
 """A whole model of real width, dry: every kernel that a step launches compiles for a GPU, and none by the reference."""
 
-from dataclasses import replace
 from typing import cast
 
 import pytest
 import torch
+from msgspec.structs import replace
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from stentor.engine.layers import rotary

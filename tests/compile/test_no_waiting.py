@@ -2,12 +2,12 @@
 
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from msgspec.structs import replace
 
 from stentor.engine.layers.experts import experts
 from stentor.engine.layers.forward_batch import MediaBatch, MixerInputs

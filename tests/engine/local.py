@@ -2,10 +2,11 @@
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from stentor.engine.channel.pieces import PromptParts
 from stentor.engine.client.media import Media

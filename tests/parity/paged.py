@@ -2,10 +2,10 @@
 
 import random
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import torch
+from msgspec.structs import replace
 
 from stentor.engine.layers.linear.rank_group import RankGroup
 from stentor.engine.loading.errors import CheckpointError

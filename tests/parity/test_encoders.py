@@ -1,13 +1,13 @@
 """Encoders against transformers, on tiny random models of every family, in float32."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import transformers
+from msgspec.structs import replace
 from safetensors.torch import load_file
 
 from stentor.engine.layers.forward_batch import ForwardBatch

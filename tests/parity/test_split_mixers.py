@@ -1,11 +1,11 @@
 """Mixers of every kind split over ranks give the logits of the whole, and each keeps its part of what they keep."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from msgspec.structs import replace
 from safetensors.torch import load_file, save_file
 
 from stentor.engine.layers.linear.rank_group import RankGroup

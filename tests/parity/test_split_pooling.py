@@ -3,7 +3,6 @@
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import transformers
+from msgspec.structs import replace
 
 from stentor.engine.loading.pooling_checkpoint import pooling_config
 from stentor.engine.model_config.config_fields import ConfigError

@@ -1,10 +1,10 @@
 """What the engine gets of a completion where an encoder reads the prompt, over a fake engine."""
 
 from array import array
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from stentor.tests.fakes import FakeEngine, fake_state
 from stentor.tests.server.harness import COMPLETIONS, in_memory

@@ -3,13 +3,13 @@
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import httpx
 import ollama
 import pytest
+from msgspec.structs import replace
 
 from stentor.engine.loading.checkpoint import Checkpoint
 from stentor.engine.loading.generation_config import GenerationConfig

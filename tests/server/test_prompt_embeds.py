@@ -2,11 +2,11 @@
 
 import base64
 import io
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from openai.types import Completion
 from safetensors.numpy import load
 

@@ -7,7 +7,6 @@ those of its ``headers`` that the server reads.
 
 import json
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ import openai.types.responses
 import pydantic
 import pytest
 from anthropic.types.beta import BetaRawMessageStreamEvent
+from msgspec.structs import replace
 
 from stentor.engine.model_config.towers.media_spec import MediaSpec
 from stentor.server.app.state import ServerState

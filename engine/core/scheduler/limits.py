@@ -1,7 +1,8 @@
 """The limits of a scheduler, and the refusals of requests that exceed them."""
 
 import math
-from dataclasses import dataclass
+
+import msgspec
 
 from stentor.protocols.ipc.actors import Submit, WorkerReady
 from stentor.protocols.ipc.cache_groups import group_of
@@ -21,8 +22,7 @@ from .refusals import (
 from .step import whole_row_bytes
 
 
-@dataclass(frozen=True, kw_only=True)
-class Limits:
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Limits of :class:`.scheduler.Scheduler`; in tokens unless stated otherwise."""
 
     max_model_len: int

@@ -1,8 +1,7 @@
 """Cross-attention of tokens to encoded audio."""
 
-from dataclasses import replace
-
 import torch
+from msgspec.structs import replace
 
 from stentor import kernels
 

@@ -1,6 +1,6 @@
 """Attention of blocks of tokens that are drafted in one pass (DFlash, arXiv:2602.06036)."""
 
-from dataclasses import replace
+import dataclasses
 
 import torch
 
@@ -27,7 +27,10 @@ def attend_drafted(
     """
     spans, (k_scale, v_scale) = batch.drafted, scales
     if not spec.whole_spans:
-        spans = [replace(span, members=torch.zeros(span.count, dtype=torch.bool, device=q.device)) for span in spans]
+        spans = [
+            dataclasses.replace(span, members=torch.zeros(span.count, dtype=torch.bool, device=q.device))
+            for span in spans
+        ]
     out = torch.empty_like(q)
     kernels.attend_whole_spans_(
         out,

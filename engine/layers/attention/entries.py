@@ -1,16 +1,15 @@
 """Entries of several tokens each: which tokens complete them, what they are made of, and their places in a cache."""
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
+import msgspec
 import torch
 
 from ..elementwise import elementwise
 from .token_history import TokenHistory
 
 
-@dataclass(frozen=True)
-class EntryBlocks:
+class EntryBlocks(msgspec.Struct, frozen=True):
     """Entry e of a row is made of tokens up to position (e + 1) · ratio - 1, in whose block it lies, so that a block
     has all entries that its tokens complete."""
 

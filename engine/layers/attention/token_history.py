@@ -1,15 +1,14 @@
 """The last tokens of each row, oldest first: of a recurrent state, or of a cache."""
 
-from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import torch
 
 from stentor import kernels
 
 
-@dataclass(frozen=True)
-class TokenHistory:
+class TokenHistory(msgspec.Struct, frozen=True):
     """One layer's inputs: those of the tokens of a pass, and of the last tokens before it.
 
     Nothing is read from the device, and a row's numbers are copies: they do not depend on other rows.
@@ -55,8 +54,7 @@ class TokenHistory:
         self.state.index_copy_(0, torch.where(kept, writes, slot), torch.where(kept[:, None, None], last, same))
 
 
-@dataclass(frozen=True)
-class CachedTokens:
+class CachedTokens(msgspec.Struct, frozen=True):
     """One layer's vectors of all tokens of a row, in a paged cache that those of the pass are written to already."""
 
     cache: torch.Tensor

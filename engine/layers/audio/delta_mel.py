@@ -1,7 +1,6 @@
 """Log-mel features of Granite Speech 5: frames with their slopes, joined in pairs."""
 
-from dataclasses import dataclass, fields
-
+import msgspec
 import torch
 
 from stentor.protocols.ipc.audio import SAMPLE_RATE
@@ -13,8 +12,7 @@ _STACKED = 2
 """Frames joined to one."""
 
 
-@dataclass(frozen=True)
-class DeltaMelSettings:
+class DeltaMelSettings(msgspec.Struct, frozen=True):
     """Those of ``preprocessor_config.json``, by its names."""
 
     sampling_rate: int = SAMPLE_RATE
@@ -29,7 +27,7 @@ class DeltaMelSettings:
     @classmethod
     def of(cls, found: dict[str, object]) -> "DeltaMelSettings":
         """Raises ValueError for values that no spectrogram has."""
-        settings = cls(**{each.name: found[each.name] for each in fields(cls) if each.name in found})  # type: ignore[arg-type]
+        settings = cls(**{each.name: found[each.name] for each in msgspec.structs.fields(cls) if each.name in found})  # type: ignore[arg-type]
         sizes: tuple[object, ...] = (settings.num_mel_bins, settings.n_fft, settings.win_length, settings.hop_length)
         if not all(isinstance(size, int) and 0 < size <= 8192 for size in sizes):
             raise ValueError(f"its sizes are {sizes}, expected whole numbers up to 8192")

@@ -1,9 +1,9 @@
 """Adapters of a layer's experts."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 
 import torch
+from msgspec.structs import replace
 
 from stentor import kernels
 from stentor.kernels.low_rank import AdapterRows

@@ -2,10 +2,10 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import partial
 
 import torch
+from msgspec.structs import replace
 
 from stentor import kernels
 from stentor.kernels.forward import Traced

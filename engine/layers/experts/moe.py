@@ -1,10 +1,11 @@
 """A mixture of experts as a feed-forward network, described by a :class:`...model_config.spec.mlp.MoESpec`."""
 
-from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
+import msgspec
 import torch
+from msgspec.structs import replace
 
 from stentor import kernels
 from stentor.kernels.forward import Traced
@@ -44,7 +45,7 @@ class MoE:
         self._own, self._identities, self._skips = spec.own, spec.identities, spec.skips
         self._always, self._scale = spec.always, spec.router.scale
         rule = replace(spec.router, renormalize=False, scale=1.0) if spec.always else spec.router
-        self._rule = kernels.Router(**asdict(rule))
+        self._rule = kernels.Router(**msgspec.structs.asdict(rule))
         names = spec.names[0]
         part, correction = f"{prefix}.{names.router}", f"{prefix}.{names.correction}"
         places = context.adapters

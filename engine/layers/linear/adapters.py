@@ -2,9 +2,9 @@
 operator. The rows of a batch may have different adapters."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 import torch
 
 from stentor.kernels.low_rank import (
@@ -107,8 +107,7 @@ def rows_among(rows: AdapterRows | None, wanted: torch.Tensor, count: int) -> Ad
     return AdapterRows.of(slots[wanted].tolist(), [1] * len(wanted), wanted.device, tables)
 
 
-@dataclass(frozen=True)
-class AdapterPlace:
+class AdapterPlace(msgspec.Struct, frozen=True):
     """A place to which an adapter adds: a stored projection, or those of all experts stored as one tensor."""
 
     linears: tuple[AdaptedLinear, ...]
@@ -151,8 +150,7 @@ Adapter = Mapping[AdaptedLinear, LowRankSum]
 """One adapter: its addition to each product."""
 
 
-@dataclass(frozen=True)
-class TableSizes:
+class TableSizes(msgspec.Struct, frozen=True):
     """Sizes of the tables on a device."""
 
     slots: int

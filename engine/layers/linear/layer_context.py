@@ -2,10 +2,11 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from typing import Protocol
 
+import msgspec
 import torch
+from msgspec.structs import replace
 
 from stentor.kernels.native.memory import empty_huge
 from stentor.protocols.ipc.config import MoEBackend
@@ -30,8 +31,7 @@ class Memory(Protocol):
         """uint8 [nbytes], aligned to 64 bytes. Raises MemoryError."""
 
 
-@dataclass(frozen=True)
-class LayerContext:
+class LayerContext(msgspec.Struct, frozen=True):
     device: torch.device
     dtype: torch.dtype
     invariant: bool
@@ -119,8 +119,7 @@ class LayerContext:
         return torch.empty(shape, dtype=dtype or self.dtype, device=self.place)
 
 
-@dataclass(frozen=True)
-class LinearParts:
+class LinearParts(msgspec.Struct, frozen=True):
     """The parts of a linear layer, fused along the outputs, from which a class that multiplies is made."""
 
     weights: WeightMap

@@ -2,11 +2,11 @@
 
 import math
 from collections.abc import Callable, Container, Mapping, Sequence
-from dataclasses import replace
 from itertools import groupby
 from typing import Any, Final, Protocol, overload
 
 import torch
+from msgspec.structs import replace
 
 from stentor import kernels
 from stentor.kernels.forward import Traced

@@ -1,9 +1,9 @@
 """Linear layers and embedding tables on a CPU, packed for its instruction set while loading."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import overload
 
+import msgspec
 import torch
 
 from stentor.kernels import ActivationKind, ActivationScheme, quantize_weight_int8
@@ -58,8 +58,7 @@ _PIECE = 1 << 20
 """Values of blocks that are read as codes at once."""
 
 
-@dataclass(frozen=True)
-class _Piece:
+class _Piece(msgspec.Struct, frozen=True):
     """Consecutive outputs with one packing."""
 
     weight: PackedWeight

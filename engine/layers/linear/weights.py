@@ -7,8 +7,8 @@ weights, their scales and zero points) are gathered, one projection at a time.
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 
+import msgspec
 import torch
 
 from ...model_config.tensor_parallel.cuts import Cut
@@ -28,8 +28,7 @@ class WeightError(Exception):
     """A checkpoint does not fit the model."""
 
 
-@dataclass(frozen=True)
-class Target:
+class Target(msgspec.Struct, frozen=True):
     """The destination of one stored tensor."""
 
     tensor: torch.Tensor
@@ -52,8 +51,7 @@ Fill = Callable[[str, torch.Tensor], None]
 """Takes the name and value of a stored tensor; may raise :class:`WeightError`."""
 
 
-@dataclass
-class _Alternative:
+class _Alternative(msgspec.Struct):
     """Tensors that may be stored in place of others."""
 
     missing: set[str]

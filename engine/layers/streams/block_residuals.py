@@ -1,11 +1,11 @@
 """Residual streams side by side, [tokens, streams · hidden]: those kept before blocks of layers, and the one that parts
 add to. Parts take a mix of them (attention residuals, arXiv:2603.15031)."""
 
-from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
 import torch
+from msgspec.structs import replace
 
 from stentor import kernels
 from stentor.kernels.forward import Traced

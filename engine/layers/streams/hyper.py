@@ -2,11 +2,11 @@
 multiples (manifold-constrained hyper-connections, arXiv:2512.24880; without a mixing matrix, Hy4; with sums by weights
 of the part before, DeepSeek V4.1)."""
 
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import torch
+from msgspec.structs import replace
 
 from stentor import kernels
 from stentor.kernels.forward import Traced

@@ -5,9 +5,10 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+import msgspec
 
 from ..errors import CheckpointError
 from .file import GGUFFile, GGUFTensor
@@ -16,8 +17,7 @@ from .types import READABLE
 _PART: Final = re.compile(r"(.+)\.lora_([ab])")
 
 
-@dataclass(frozen=True)
-class GGUFPair:
+class GGUFPair(msgspec.Struct, frozen=True):
     """A and B for a tensor of the model's file."""
 
     name: str

@@ -14,10 +14,12 @@ import math
 import mmap
 import struct
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Final, NoReturn
+
+import msgspec
+from msgspec.structs import replace
 
 from ..errors import CheckpointError
 from ..split_names import part_names
@@ -53,8 +55,7 @@ MIN_KEY_BYTES: Final = 8 + 4 + 1
 MIN_TENSOR_BYTES: Final = 8 + 4 + 8 + 4 + 8
 
 
-@dataclass(frozen=True, slots=True)
-class GGUFTensor:
+class GGUFTensor(msgspec.Struct, frozen=True):
     """The position of one tensor. ``shape`` is in GGUF's order, fastest-running dimension first."""
 
     name: str
@@ -66,8 +67,7 @@ class GGUFTensor:
     file: Path
 
 
-@dataclass(frozen=True, slots=True)
-class _Array:
+class _Array(msgspec.Struct, frozen=True):
     """An array that has been measured but not decoded."""
 
     type: int

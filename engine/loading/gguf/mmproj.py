@@ -1,7 +1,8 @@
 """Finds the projector file (llama.cpp's ``mmproj``) of a GGUF text model, and checks that they fit."""
 
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from ...model_config.config_fields import ConfigError
 from ...model_config.gguf.mmproj_config import described_by, is_native, seeing, tower_spec
@@ -19,8 +20,7 @@ from .tensors import check_tensors
 from .types import FLOATS
 
 
-@dataclass(frozen=True)
-class PairedModel:
+class PairedModel(msgspec.Struct, frozen=True):
     """A text model with its media encoder."""
 
     spec: ModelSpec

@@ -5,8 +5,9 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 _NUMBER: Final = re.compile(r"(?<=\.)\d+(?=\.|\Z)")
 LIMITS: Final = tuple(f"{side}_{bound}" for side in ("input", "output") for bound in ("min", "max"))
@@ -159,8 +160,7 @@ def template_of(stored: str) -> tuple[str, list[str]]:
     return _NUMBER.sub("{}", stored), _NUMBER.findall(stored)
 
 
-@dataclass(frozen=True)
-class ModuleParts:
+class ModuleParts(msgspec.Struct, frozen=True):
     """The names of one file."""
 
     model_type: str

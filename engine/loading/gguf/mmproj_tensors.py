@@ -6,8 +6,9 @@ A part has the same name in all files; the tower's spec has the name in
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from ...model_config.spec.layer import LayerSpec
 from ...model_config.spec.mlp import MLPSpec
@@ -37,8 +38,7 @@ SECOND_FRAME: Final = "v.patch_embd.weight.1"
 """The second half, if a patch spans two frames."""
 
 
-@dataclass(frozen=True)
-class TowerPart:
+class TowerPart(msgspec.Struct, frozen=True):
     """The contents of a stored tensor."""
 
     name: str

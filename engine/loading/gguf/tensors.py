@@ -6,9 +6,10 @@ A part of a layer has the same name in all GGUF files; the layer's spec has tran
 import re
 import struct
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import cache
 from typing import Final, Literal
+
+import msgspec
 
 from ...model_config.hf.draft_head import mtp_head_stored, mtp_layer, mtp_prefix
 from ...model_config.spec.attention import AttentionSpec
@@ -26,8 +27,7 @@ Change = Literal["", "log", "log_by_head", "vector", "row", "convolution", "halv
 """The converter's change of a tensor: see :mod:`..gguf_weights`."""
 
 
-@dataclass(frozen=True)
-class Part:
+class Part(msgspec.Struct, frozen=True):
     """The contents of a stored tensor."""
 
     names: tuple[str, ...]

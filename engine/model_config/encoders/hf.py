@@ -1,7 +1,8 @@
 """Reads the config.json of encoders, in transformers' fields or those of a model's authors. Torch-free."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from ..config_fields import LONGEST_CONTEXT, MOST_LAYERS, ConfigError, Fields
 from ..hf.rope import rope_from_hf

@@ -5,8 +5,10 @@ optionally a scoring head.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Final, Literal
+
+import msgspec
+from msgspec.structs import replace
 
 from stentor.protocols.ipc.pooling import Pooling, PoolingTask
 
@@ -38,8 +40,7 @@ _EUROBERT: Final[Mapping[str, PoolingMode]] = {"late": "mean", "mean": "mean", "
 """Poolings of EuroBERT's classifiers; ``late`` pools the scores of tokens."""
 
 
-@dataclass(frozen=True)
-class ScoreHead:
+class ScoreHead(msgspec.Struct, frozen=True):
     """out(norm(act(dense(pooled)))); only ``out`` is always present."""
 
     pooling: PoolingMode | None
@@ -71,8 +72,7 @@ class ScoreHead:
     """Milliseconds between the times that the classes are (Qwen3-ForcedAligner); 0: they are none."""
 
 
-@dataclass(frozen=True)
-class TokenProjection:
+class TokenProjection(msgspec.Struct, frozen=True):
     """A linear layer without bias over the hidden states of all tokens, before any pooling (Voyage,
     EmbeddingGemma 2)."""
 
@@ -81,8 +81,7 @@ class TokenProjection:
     outputs: int
 
 
-@dataclass(frozen=True)
-class SparseHead:
+class SparseHead(msgspec.Struct, frozen=True):
     """SPLADE (arXiv:2109.10086): the maximum over a text's tokens of log(1 + relu(logits))."""
 
     dense: str
@@ -95,25 +94,22 @@ class SparseHead:
     norm_bias: bool = True
     size: int = 0
     """Size of word embeddings; 0: of hidden states."""
-    form: SpladeForm = field(default_factory=SpladeForm)
+    form: SpladeForm = msgspec.field(default_factory=SpladeForm)
 
 
-@dataclass(frozen=True)
-class WholeSparseHead:
+class WholeSparseHead(msgspec.Struct, frozen=True):
     """SPLADE by the masked-language head of transformers' modules."""
 
     form: SpladeForm
 
 
-@dataclass(frozen=True)
-class TokenWeights:
+class TokenWeights(msgspec.Struct, frozen=True):
     """BGE-M3 (arXiv:2402.03216): relu of one number a token; its tensors are in ``file``."""
 
     file: str
 
 
-@dataclass(frozen=True)
-class TokenVectors:
+class TokenVectors(msgspec.Struct, frozen=True):
     """ColBERT (arXiv:2004.12832): a linear layer on every token, normalised."""
 
     outputs: int
@@ -128,8 +124,7 @@ class TokenVectors:
     """Whether there is a layer; otherwise hidden states are only normalised (NVIDIA's ColEmbed)."""
 
 
-@dataclass(frozen=True)
-class MarkedVectors:
+class MarkedVectors(msgspec.Struct, frozen=True):
     """Vectors of a prompt's marked tokens, the documents' before the query's (arXiv:2509.25085): two layers without
     biases, ``projector.0`` and ``projector.2``, with a ReLU between."""
 
@@ -140,8 +135,7 @@ class MarkedVectors:
     outputs: int
 
 
-@dataclass(frozen=True)
-class PoolingConfig:
+class PoolingConfig(msgspec.Struct, frozen=True):
     backbone: EncoderConfig | ModelSpec | TransformersEncoder
     modules: SentenceModules
     dimensions: int

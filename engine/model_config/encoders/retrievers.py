@@ -2,8 +2,9 @@
 described within theirs, or under another model type. Torch-free."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Final, NamedTuple, TypeGuard
+
+from msgspec.structs import replace
 
 from ..config_fields import ConfigError, Fields
 from ..hf.common import expect

@@ -1,16 +1,16 @@
 """Describes sentence-transformers' modules, from hidden states to one vector a text. Torch-free."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
+
+import msgspec
 
 PoolingMode = Literal["cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken"]
 DenseActivation = Literal["identity", "tanh", "relu", "gelu", "silu", "sigmoid"]
 
 
-@dataclass(frozen=True)
-class Dense:
+class Dense(msgspec.Struct, frozen=True):
     """A linear layer; its tensors ``linear.weight`` and optionally ``linear.bias`` are in ``folder``."""
 
     folder: Path
@@ -20,24 +20,21 @@ class Dense:
     activation: DenseActivation
 
 
-@dataclass(frozen=True)
-class LayerNormed:
+class LayerNormed(msgspec.Struct, frozen=True):
     """A layer norm; its tensors ``norm.weight`` and ``norm.bias`` are in ``folder``."""
 
     folder: Path
     size: int
 
 
-@dataclass(frozen=True)
-class Normalized:
+class Normalized(msgspec.Struct, frozen=True):
     """Scaling of vectors to length 1."""
 
 
 Module = Dense | LayerNormed | Normalized
 
 
-@dataclass(frozen=True)
-class SpladeForm:
+class SpladeForm(msgspec.Struct, frozen=True):
     """How logits become weights of the vocabulary: log(1 + relu(logits)), pooled over a text's tokens."""
 
     sums: bool = False
@@ -46,8 +43,7 @@ class SpladeForm:
     """Whether the logarithm is taken twice (arXiv:2504.14839)."""
 
 
-@dataclass(frozen=True)
-class SentenceModules:
+class SentenceModules(msgspec.Struct, frozen=True):
     """The modules behind a model's hidden states."""
 
     pooling: tuple[PoolingMode, ...]
@@ -59,7 +55,7 @@ class SentenceModules:
     max_length: int | None = None
     """Tokens beyond are truncated; None: the model's limit."""
     lower_case: bool = False
-    prompts: Mapping[str, str] = field(default_factory=dict)
+    prompts: Mapping[str, str] = msgspec.field(default_factory=dict)
     """Prefixes of texts by task name."""
     default_prompt: str | None = None
     """Name of the default prefix."""

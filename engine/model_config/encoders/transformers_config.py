@@ -6,7 +6,6 @@ Their poolers and heads are described by :mod:`...loading.pooling_checkpoint`, a
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from ..config_fields import ConfigError, Fields
@@ -22,8 +21,7 @@ _SCORED_AT_END = tuple(
 """Classifiers that score the last ``eos_token_id`` of a text, which their decoder reads too."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class TransformersEncoder(Backbone):
+class TransformersEncoder(Backbone, frozen=True, kw_only=True, eq=False):
     """Described by the size of its hidden states; its layers are unknown."""
 
     module: str
@@ -32,7 +30,7 @@ class TransformersEncoder(Backbone):
     """Number of token types (first text, second text); 0: none."""
     scored_token: int | None = None
     """The token of a text that a classifier scores; None: any text has a score."""
-    described: Mapping[str, object] = field(compare=False)
+    described: Mapping[str, object]
     """The config.json."""
 
 

@@ -1,8 +1,9 @@
 """GGUF architectures determined by their name: dense ones, and mixtures of experts like them."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any, Literal
+
+import msgspec
 
 from ..hf.variants import COHERE, GLM4, LAYER_NORM
 from ..spec.attention import QKNorm
@@ -11,8 +12,7 @@ from ..spec.mlp import FUSED_MLP, UP_MLP
 from ..spec.model import POST, SANDWICH
 
 
-@dataclass(frozen=True)
-class GGUFArchitecture:
+class GGUFArchitecture(msgspec.Struct, frozen=True):
     """The properties of an architecture."""
 
     name: str
@@ -35,10 +35,10 @@ class GGUFArchitecture:
     """Period of layers that do not rotate; 0: all rotate."""
     multiplied_logits: bool = False
     """Whether ``logit_scale`` multiplies logits, not divides them."""
-    mixer: Mapping[str, Any] = field(default_factory=dict)
-    mlp: Mapping[str, Any] = field(default_factory=dict)
-    layer: Mapping[str, Any] = field(default_factory=dict)
-    model: Mapping[str, Any] = field(default_factory=dict)
+    mixer: Mapping[str, Any] = msgspec.field(default_factory=dict)
+    mlp: Mapping[str, Any] = msgspec.field(default_factory=dict)
+    layer: Mapping[str, Any] = msgspec.field(default_factory=dict)
+    model: Mapping[str, Any] = msgspec.field(default_factory=dict)
     """Further fields of each spec."""
     windowed: bool = False
     """Whether every layer has the window."""

@@ -6,7 +6,8 @@ read from its tensors or fixed here by architecture, as in llama.cpp.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from ..config_fields import MOST_LAYERS, ConfigError, Fields
 from ..spec.attention import AttentionSpec

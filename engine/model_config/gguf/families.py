@@ -2,8 +2,9 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from ..config_fields import ConfigError
 from ..hf.latent import with_temperature

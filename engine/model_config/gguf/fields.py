@@ -1,7 +1,8 @@
 """Reads that all GGUF architectures share."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from ..config_fields import ConfigError, Fields
 from ..spec.positions import RopeConfig

@@ -5,8 +5,10 @@ A GGUF text model takes media by a second file with the tower and its projector.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from typing import Final
+
+import msgspec
+from msgspec.structs import replace
 
 from ..config_fields import ConfigError, Fields
 from ..hf.rope import media_axes
@@ -21,8 +23,7 @@ from .mmproj_file import ProjectorFile, TextFile, Values
 _ALONE: Final = "without it, text alone is served"
 
 
-@dataclass(frozen=True)
-class Projector:
+class Projector(msgspec.Struct, frozen=True):
     """The properties of a projector type."""
 
     model_type: str

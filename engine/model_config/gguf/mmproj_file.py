@@ -1,8 +1,9 @@
 """The metadata of a model's two files: a projector file (llama.cpp's ``mmproj``) and the text model's."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from ..config_fields import MOST_LAYERS, ConfigError, Fields
 from ..spec.model import ModelSpec
@@ -15,8 +16,7 @@ _SPECIAL: Final = frozenset({2, 3, 4})
 """Token types that are matched as a whole in a text: unknown, control, user-defined."""
 
 
-@dataclass(frozen=True)
-class TextFile:
+class TextFile(msgspec.Struct, frozen=True):
     """The parts of a text model's file that pairing needs."""
 
     metadata: Mapping[str, object]
@@ -39,8 +39,7 @@ class TextFile:
         return None
 
 
-@dataclass(frozen=True)
-class ProjectorFile:
+class ProjectorFile(msgspec.Struct, frozen=True):
     """The contents of a projector file."""
 
     metadata: Mapping[str, object]

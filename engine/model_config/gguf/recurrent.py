@@ -1,6 +1,6 @@
 """Fields of GGUF architectures with recurrent layers."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from ..config_fields import ConfigError
 from ..spec.model import ModelSpec

@@ -5,8 +5,10 @@ gives the properties that files omit. Properties of layers are read from the fil
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
 from typing import Final
+
+import msgspec
+from msgspec.structs import replace
 
 from ..config_fields import MOST_LAYERS, ConfigError, Fields
 from ..hf.config import DECODERS
@@ -18,8 +20,7 @@ from ..spec.mtp_form import DEEPSEEK, QWEN
 from .fields import ReadFloats, Shapes, head_dim_of, once, rope_of
 
 
-@dataclass(frozen=True)
-class GGUFFacts:
+class GGUFFacts(msgspec.Struct, frozen=True):
     """The contents of a file."""
 
     fields: Fields
@@ -82,15 +83,14 @@ Values = dict[str, object]
 """Fields of a config.json."""
 
 
-@dataclass(frozen=True)
-class GGUFTranslation:
+class GGUFTranslation(msgspec.Struct, frozen=True):
     """How an architecture's metadata is converted to a config.json."""
 
     name: str
     """transformers' class."""
-    keys: Mapping[str, str] = field(default_factory=dict)
+    keys: Mapping[str, str] = msgspec.field(default_factory=dict)
     """Keys of fields that differ from :data:`KEYS`, or that only this architecture has."""
-    unsaid: Mapping[str, object] = field(default_factory=dict)
+    unsaid: Mapping[str, object] = msgspec.field(default_factory=dict)
     """Values of fields that the file may omit."""
     made: Callable[[GGUFFacts], Values] | None = None
     """Fields computed from several facts."""

@@ -1,7 +1,8 @@
 """Fields of GGUF architectures whose layers with a window differ from full ones in more than the window."""
 
-from dataclasses import replace
 from statistics import NormalDist
+
+from msgspec.structs import replace
 
 from ..config_fields import ConfigError
 from ..spec.model import ModelSpec, with_mixers

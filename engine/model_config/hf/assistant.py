@@ -2,8 +2,9 @@
 that they draft for, at one position for all of a row's drafts. Torch-free."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from ..config_fields import ConfigError, Fields
 from ..spec.attention import AttentionSpec

@@ -2,8 +2,9 @@
 whose keys and values of earlier tokens are made of the model's hidden states. Torch-free."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import replace
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from ..config_fields import ConfigError, Fields
 from ..spec.model import ModelSpec, with_mixers

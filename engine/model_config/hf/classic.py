@@ -1,8 +1,9 @@
 """Reads the config.json of dense families before Llama: layer norms, biases, networks without a gate, and learned
 positions or rotation of a part of each head."""
 
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from ..config_fields import ConfigError, Fields, UnknownArchitectureError
 from ..spec.layer import Norms

@@ -1,8 +1,9 @@
 """Reads the config.json of DeepSeek-V4: published names of fields, and transformers' later ones."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from ..config_fields import MOST_LAYERS, ConfigError, Fields
 from ..spec.compressed_attention import CompressedAttentionSpec, EntryIndexSpec

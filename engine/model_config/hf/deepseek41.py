@@ -1,10 +1,9 @@
 """Reads the config.json of DeepSeek-V4.1, whose text is served."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Final
 
-import numpy as np
+from msgspec.structs import replace
 
 from ..config_fields import MOST_LAYERS, ConfigError, Fields
 from ..spec.compressed_attention import CandidatesSpec, CompressedAttentionSpec, EntryIndexSpec
@@ -161,5 +160,7 @@ def _ngrams(fields: Fields, spec: ModelSpec, streams: int, layer: int, at: int, 
 def _multipliers(folded: int, count: int, layer: int) -> tuple[int, ...]:
     """The odd factors of tokens in the hashes of a layer, below 2^63 / ``folded``: by numpy's default generator."""
     most = max(1, ((1 << 63) - 1) // folded // 2)
+    import numpy as np  # late: no other description of a model needs it
+
     drawn: Sequence[int] = np.random.default_rng(10007 * layer).integers(0, most, count, dtype=np.int64).tolist()
     return tuple(2 * number + 1 for number in drawn)

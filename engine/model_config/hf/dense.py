@@ -1,8 +1,9 @@
 """Reads the config.json of each dense family."""
 
 import math
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from ..config_fields import ConfigError, Fields
 from ..spec.layer import LayerSpec

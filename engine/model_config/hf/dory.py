@@ -5,8 +5,9 @@ All hidden states have length 1. Here they have it times the root of their size,
 normed anew, only gates of attention and logits show the difference.
 """
 
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from ..config_fields import MOST_LAYERS, ConfigError, Fields
 from ..spec.model import SANDWICH, Blend, ModelSpec, dense_mlp, with_layers, with_mixers

@@ -6,8 +6,10 @@ EAGLE (arXiv:2401.15077) and EAGLE-3 (arXiv:2503.01840) heads are separate check
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
 from typing import Final
+
+import msgspec
+from msgspec.structs import replace
 
 from ..config_fields import ConfigError, Fields
 from ..spec.layer import LayerSpec, Norms
@@ -47,8 +49,7 @@ def mtp_layer(model: ModelSpec) -> LayerSpec:
     return model.mtp_layer or next(layer for layer in reversed(model.layers) if layer.keeps is not None)
 
 
-@dataclass(frozen=True, kw_only=True)
-class DraftHeadSpec:
+class DraftHeadSpec(msgspec.Struct, frozen=True, kw_only=True):
     """One head. Its inputs are tokens and the model's hidden states; its output is fed back for a further token."""
 
     backbone: ModelSpec

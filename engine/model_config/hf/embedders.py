@@ -1,8 +1,9 @@
 """Reads the config.json of embedders, rerankers and token classifiers that are decoders under names of their own."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from ..config_fields import Fields
 from ..spec.layer import PerLayerSpec

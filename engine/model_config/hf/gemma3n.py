@@ -2,8 +2,9 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from statistics import NormalDist
+
+from msgspec.structs import replace
 
 from ..config_fields import ConfigError, Fields
 from ..spec.layer import PerLayerSpec

@@ -1,7 +1,8 @@
 """Reads Gemma 4's config.json."""
 
 import math
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from ..config_fields import ConfigError, Fields
 from ..spec.attention import AttentionSpec

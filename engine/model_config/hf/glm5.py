@@ -2,8 +2,9 @@
 index of pools in the others, in several residual streams."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from ..config_fields import ConfigError, Fields
 from ..spec.latent_attention import IndexSpec, LatentAttentionSpec

@@ -1,8 +1,9 @@
 """Reads the config.json of HRM: two stacks of layers that run in turn, each on the sum of what both made last
 (hierarchical reasoning model, arXiv:2506.21734)."""
 
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from ..config_fields import MOST_LAYERS, ConfigError, Fields
 from ..spec.layer import PRE

@@ -3,8 +3,9 @@ parts that other families have, under names of its own."""
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from ..config_fields import ConfigError, Fields, UnknownArchitectureError
 from ..spec.attention_parts import LoopSpec

@@ -1,8 +1,9 @@
 """Reads the config.json of mixtures of experts whose code comes with their checkpoints. None of it runs."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from ..config_fields import ConfigError, Fields
 from ..spec.layer import PRE, LayerSpec, Norms

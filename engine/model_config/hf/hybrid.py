@@ -2,7 +2,8 @@
 
 import struct
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from ..config_fields import ConfigError, Fields
 from ..spec.layer import LayerSpec, MixerSpec, Norms

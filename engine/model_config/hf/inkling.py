@@ -2,8 +2,9 @@
 attention and networks, experts of which every token uses some."""
 
 import re
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from ..config_fields import ConfigError, Fields
 from ..spec.attention import AttentionSpec

@@ -1,8 +1,9 @@
 """Reads the config.json of Inkling 2: as Inkling, with mixes of kept streams before each part, heads of a bounded
 length, a score without a value that each token makes, and convolutions by taps of tokens."""
 
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from ..config_fields import Fields
 from ..spec.attention import AttentionSpec

@@ -2,8 +2,9 @@
 both halves of a head, values that experts make, and experts. Torch-free."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Final, Literal
+
+from msgspec.structs import replace
 
 from ..config_fields import ConfigError, Fields
 from ..spec.attention import QKNorm

@@ -2,8 +2,9 @@
 attention without positions in the others."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from ..config_fields import ConfigError, Fields
 from ..spec.expert_norms import SumNorm

@@ -2,7 +2,8 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from ..config_fields import MOST_LAYERS, ConfigError, Fields
 from ..spec.latent_attention import IndexSpec, LatentAttentionSpec

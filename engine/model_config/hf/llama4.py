@@ -1,6 +1,6 @@
 """Reads Llama 4's config.json."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from ..config_fields import ConfigError, Fields
 from ..spec.mlp import STACKED, MLPSpec, RouterSpec

@@ -1,8 +1,9 @@
 """Reads the config.json of Mamba and Mamba-2, and of families with such layers in other arrangements."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from ..config_fields import MOST_LAYERS, ConfigError, Fields
 from ..spec.attention import AttentionSpec

@@ -1,8 +1,9 @@
 """What a family of models that take media is, and the families that take sounds alone."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Final, NamedTuple
+
+from msgspec.structs import replace
 
 from ..spec.mlp import ExpertNames, MoESpec
 from ..spec.model import ModelSpec

@@ -1,6 +1,6 @@
 """Reads the config.json of MiniMax-01, M1 and M3, in their authors' form and in transformers'."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from ..config_fields import ConfigError, Fields
 from ..spec.attention_parts import BlockIndexSpec

@@ -1,7 +1,8 @@
 """Reads the text part of Llama 3.2 Vision: Llama with layers of cross-attention to pictures between its own."""
 
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from ..config_fields import ConfigError, Fields
 from ..spec.layer import LayerSpec, Norms

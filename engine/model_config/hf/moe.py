@@ -1,7 +1,8 @@
 """Reads the config.json of mixtures of experts."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from ..config_fields import ConfigError, Fields
 from ..spec.mlp import APART, STACKED, ExpertNames, MLPSpec, MoESpec, RouterSpec

@@ -2,9 +2,10 @@
 norms behind each part."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from math import sqrt
 from typing import Final
+
+from msgspec.structs import replace
 
 from ..config_fields import ConfigError, Fields
 from ..spec.attention_parts import ConvolvedSpec

@@ -1,7 +1,8 @@
 """Reads the config.json of families of transformers whose attention or network no other family has."""
 
-from dataclasses import replace
 from math import exp
+
+from msgspec.structs import replace
 
 from ..config_fields import MOST_LAYERS, ConfigError, Fields
 from ..spec.attention_parts import ChosenHeadsSpec, DifferenceSpec

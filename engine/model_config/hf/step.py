@@ -7,8 +7,9 @@ Published files give a number for each layer, with those of the draft heads behi
 otherwise than transformers."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from ..config_fields import MOST_LAYERS, ConfigError, Fields
 from ..spec.attention_parts import QueryLatentSpec, RegionIndexSpec

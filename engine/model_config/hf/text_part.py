@@ -1,9 +1,10 @@
 """The text part of multimodal models: their config.json contains a decoder's. :mod:`.text_names` names its tensors."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Final
+
+from msgspec.structs import replace
 
 from ..config_fields import ConfigError, Fields
 from ..spec.attention import AttentionSpec

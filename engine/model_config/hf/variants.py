@@ -1,8 +1,9 @@
 """Reads the config.json of dense families with other layer shapes than Llama: position and kind of norms, parallel
 parts, rotating dimensions, activations without a gate."""
 
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from ..config_fields import ConfigError, Fields
 from ..spec.layer import PRE, Norms

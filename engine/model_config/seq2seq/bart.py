@@ -3,8 +3,9 @@ Blenderbots, and LED, whose encoder has windows (arXiv:2004.05150)."""
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Final, Literal, NamedTuple
+
+from msgspec.structs import replace
 
 from ..config_fields import MOST_LAYERS, ConfigError, Fields
 from ..spec.attention import AttentionSpec

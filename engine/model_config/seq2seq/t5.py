@@ -1,8 +1,9 @@
 """Reads T5 (arXiv:1910.10683), its versions 1.1 and Flan, mT5 (arXiv:2010.11934) and UMT5 (arXiv:2304.09151)."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from ..config_fields import LONGEST_CONTEXT, MOST_LAYERS, ConfigError, Fields
 from ..spec.attention import AttentionSpec

@@ -1,8 +1,9 @@
 """Reads T5Gemma (arXiv:2504.06225): two Gemma 2, of which the decoder also attends to the encoder."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from ..config_fields import ConfigError, Fields
 from ..hf.dense import gemma2

@@ -2,8 +2,10 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
+
+import msgspec
+from msgspec.structs import replace
 
 from ..config_fields import ConfigError, Fields
 from ..spec.cache import CacheSpec
@@ -15,8 +17,7 @@ HONOURED: Final = ("forced_bos_token_id", "bad_words_ids")
 """Fields of a generation_config.json that count for these models alone."""
 
 
-@dataclass(frozen=True)
-class Stack:
+class Stack(msgspec.Struct, frozen=True):
     """The encoder or the decoder: from tokens to hidden states."""
 
     layers: Backbone
@@ -27,10 +28,10 @@ class Stack:
     """Name of the embeddings of tokens, which are usually those of both stacks."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class StackedConfig(Seq2SeqConfig):
-    """An encoder and a decoder that are stacks."""
+class Stacked:
+    """What a config tells of its decoder if encoder and decoder are stacks."""
 
+    __slots__ = ()
     encoder_stack: Stack
     decoder_stack: Stack
 
@@ -55,10 +56,11 @@ class Rename(NamedTuple):
     name: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class TextToTextConfig(StackedConfig):
+class TextToTextConfig(Stacked, Seq2SeqConfig, frozen=True, kw_only=True):
     """An encoder of a text, and a decoder that attends to it."""
 
+    encoder_stack: Stack
+    decoder_stack: Stack
     decoder_start: tuple[int, ...]
     """Tokens with which every output begins before the first sampled one."""
     bounded: bool = True

@@ -1,8 +1,10 @@
 """Describes attention mixers as values, and the cache of their layers. Torch-free."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
 from typing import Final, Literal
+
+import msgspec
+from msgspec.structs import replace
 
 from ..config_fields import ConfigError
 from .attention_parts import (
@@ -31,8 +33,7 @@ _OF_HEADS: Final = "layer", "head_own", "clip"
 """Beginnings of the kinds that norm each head, and have no instruction in programs."""
 
 
-@dataclass(frozen=True)
-class AttentionSpec:
+class AttentionSpec(msgspec.Struct, frozen=True):
     """Attention of ``heads`` queries to ``kv_heads`` keys and values, of ``head_dim`` dimensions each."""
 
     heads: int
@@ -40,7 +41,7 @@ class AttentionSpec:
     head_dim: int
     scale: float
     """Factor on q·k; usually head_dim ** -0.5."""
-    rope: RopeConfig | None = field(default_factory=RopeConfig)
+    rope: RopeConfig | None = msgspec.field(default_factory=RopeConfig)
     """None: no positions."""
     window: int = 0
     """Tokens that a token sees, itself included; 0: all before it. Within whole texts, see ``ahead``."""

@@ -1,8 +1,9 @@
 """Parts that only some attention mixers have, as values. Torch-free."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Literal, NamedTuple
+
+import msgspec
 
 from ..config_fields import ConfigError
 from .positions import RopeConfig, check_rope
@@ -11,8 +12,7 @@ from .recurrent import StateTensor
 Shapes = Iterator[tuple[str, tuple[int, ...]]]
 
 
-@dataclass(frozen=True)
-class BlockIndexSpec:
+class BlockIndexSpec(msgspec.Struct, frozen=True):
     """The index of attention to blocks (MiniMax-M3): the queries of a key-value head see the ``top_k`` blocks of
     ``size`` tokens with the largest product of a token's key and the head's query of the index.
 
@@ -86,8 +86,7 @@ class IndexPart(NamedTuple):
         return self.name, self.size
 
 
-@dataclass(frozen=True)
-class RegionIndexSpec:
+class RegionIndexSpec(msgspec.Struct, frozen=True):
     """The index of attention to regions of ``size`` tokens (Step 5): the queries of a key-value head see the token's
     own region, and ``top_k`` of those before it with the largest sums over the index's heads of weight · relu(q · k).
 
@@ -145,8 +144,7 @@ class RegionIndexSpec:
             raise ConfigError(f"regions of {self.size} tokens are not known, expected 2, 4, 8 or 16")
 
 
-@dataclass(frozen=True)
-class LoopSpec:
+class LoopSpec(msgspec.Struct, frozen=True):
     """How a later run of a layer also attends to the first one's keys and values (IQuest LoopCoder)."""
 
     first: int
@@ -155,8 +153,7 @@ class LoopSpec:
     """Stored name of the product of each head's query that weights both, [heads, head_dim] with a bias."""
 
 
-@dataclass(frozen=True)
-class ConvolvedSpec:
+class ConvolvedSpec(msgspec.Struct, frozen=True):
     """Queries and keys that pass two convolutions over tokens, one of each channel and one within each head, and values
     of which half are those of the token before (ZAYA, arXiv:2510.04476). Heads are normed without weights."""
 
@@ -180,8 +177,7 @@ class ConvolvedSpec:
         return self.by_channel + self.by_head - 2
 
 
-@dataclass(frozen=True)
-class DistanceSpec:
+class DistanceSpec(msgspec.Struct, frozen=True):
     """What a token adds to its scores by the distance back to a key: for each head, a product of ``size`` numbers that
     are made of the token with a learned profile of each of them over distances (Inkling)."""
 
@@ -213,8 +209,7 @@ class DistanceSpec:
             yield f"{prefix}.{self.factors}", (heads, self.size)
 
 
-@dataclass(frozen=True)
-class AddedConvSpec:
+class AddedConvSpec(msgspec.Struct, frozen=True):
     """(x + conv(x)) · scale: channels that are convolved over the last tokens, and added to what they were
     (Inkling)."""
 
@@ -258,8 +253,7 @@ class AddedConvSpec:
             raise ConfigError(f"a convolution sees {self.width} token, expected at least 2")
 
 
-@dataclass(frozen=True)
-class ChosenHeadsSpec:
+class ChosenHeadsSpec(msgspec.Struct, frozen=True):
     """Queries and outputs of experts that each token chooses, which share keys and values (JetMoe,
     arXiv:2404.07413). A token has the query heads of ``top_k`` experts, one of each for every key head."""
 
@@ -276,8 +270,7 @@ class ChosenHeadsSpec:
     """Of all keys, then all values."""
 
 
-@dataclass(frozen=True)
-class QueryLatentSpec:
+class QueryLatentSpec(msgspec.Struct, frozen=True):
     """Queries that are made of a normed product of the layer's input (multi-matrix factorisation attention,
     arXiv:2412.19255; Step 3). ``q_proj`` makes the product, of ``size`` numbers."""
 
@@ -288,8 +281,7 @@ class QueryLatentSpec:
     """Of the projection to the queries of all heads."""
 
 
-@dataclass(frozen=True)
-class ValueExpertsSpec:
+class ValueExpertsSpec(msgspec.Struct, frozen=True):
     """Values that are the sum of weight · silu(matrix · x) over the matrices that each token chooses (K2 Horizon)."""
 
     experts: int
@@ -310,8 +302,7 @@ class ValueExpertsSpec:
         return *matrices, (f"{name}.{self.router}", self.experts)
 
 
-@dataclass(frozen=True)
-class DifferenceSpec:
+class DifferenceSpec(msgspec.Struct, frozen=True):
     """Half of the heads less a learned multiple of the others, each over the values of two heads (Differential
     Transformer, arXiv:2410.05258). ``heads`` and ``kv_heads`` count both values: twice what is stored."""
 

@@ -1,12 +1,12 @@
 """What a layer caches of each token, and how much of it a token sees."""
 
 import math
-from dataclasses import dataclass
 from typing import Literal
 
+import msgspec
 
-@dataclass(frozen=True)
-class CacheSpec:
+
+class CacheSpec(msgspec.Struct, frozen=True):
     """Layers with equal caches: the same amount a token, for the same time."""
 
     kind: Literal["full", "window", "latent", "cross"]

@@ -1,7 +1,8 @@
 """Describes attention to a window and to compressed entries of everything before it, as values. Torch-free."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+
+import msgspec
 
 from ..config_fields import ConfigError
 from .cache import CacheSpec, seen_pairs
@@ -10,8 +11,7 @@ from .projection import Projection
 from .recurrent import StateTensor
 
 
-@dataclass(frozen=True)
-class CandidatesSpec:
+class CandidatesSpec(msgspec.Struct, frozen=True):
     """Blocks of entries, of which a first index chooses those with the best scores of any entry, and the last one.
     Later indexes choose entries of these blocks alone (DeepSeek V4.1)."""
 
@@ -27,8 +27,7 @@ class CandidatesSpec:
         return self.size * self.top_k
 
 
-@dataclass(frozen=True)
-class EntryIndexSpec:
+class EntryIndexSpec(msgspec.Struct, frozen=True):
     """Chooses the entries that a token sees: those with the largest sums over heads of weight · relu(q · k)."""
 
     heads: int
@@ -53,8 +52,7 @@ class EntryIndexSpec:
         return 2 * self.heads * self.head_dim * seen_pairs(tokens, context)
 
 
-@dataclass(frozen=True)
-class CompressedAttentionSpec:
+class CompressedAttentionSpec(msgspec.Struct, frozen=True):
     """Attention to the last ``window`` tokens and to one entry for every ``ratio`` tokens (DeepSeek V4, V4.1).
 
     A token makes one vector of ``head_dim`` numbers that is key and value of all heads. The last ones are a state of
@@ -84,7 +82,7 @@ class CompressedAttentionSpec:
     (DeepSeek V4.1)."""
     norms_queries: bool = True
     """Whether each head's query is normed."""
-    rope: RopeConfig = field(default_factory=RopeConfig)
+    rope: RopeConfig = msgspec.field(default_factory=RopeConfig)
     """Rotation of neighbouring dimensions."""
     norm_eps: float = 1e-6
     caches_tokens: bool = False

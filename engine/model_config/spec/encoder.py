@@ -4,7 +4,6 @@ One description covers the family: BERT (arXiv:1810.04805) and its successors di
 and in their positions.
 """
 
-from dataclasses import dataclass
 from typing import Literal
 
 from .model import Backbone
@@ -14,8 +13,7 @@ EncoderFamily = Literal[
 ]
 
 
-@dataclass(frozen=True, kw_only=True)
-class EncoderConfig(Backbone):
+class EncoderConfig(Backbone, frozen=True, kw_only=True):
     """One encoder. Tokens attend in both directions, to all or within a window."""
 
     family: EncoderFamily

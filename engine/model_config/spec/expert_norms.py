@@ -1,11 +1,11 @@
 """Norms within mixtures of experts, as values. Torch-free."""
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
+import msgspec
 
-@dataclass(frozen=True)
-class ExpertNorms:
+
+class ExpertNorms(msgspec.Struct, frozen=True):
     """RMS norms of experts that work on a projection of the token (Muse Spark)."""
 
     into: str
@@ -24,8 +24,7 @@ class SumNorm(NamedTuple):
     eps: float
 
 
-@dataclass(frozen=True)
-class PartNorms:
+class PartNorms(msgspec.Struct, frozen=True):
     """Stored names if router, experts and shared experts have separate norms of the stream (Gemma 4)."""
 
     experts_in: str

@@ -1,8 +1,9 @@
 """Describes latent attention and the index of sparse attention as values. Torch-free."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import ClassVar
+
+import msgspec
 
 from ..config_fields import ConfigError
 from .cache import CacheSpec, seen_pairs
@@ -11,8 +12,7 @@ from .projection import Projection
 from .recurrent import StateTensor
 
 
-@dataclass(frozen=True)
-class IndexSpec:
+class IndexSpec(msgspec.Struct, frozen=True):
     """The index of sparse attention: a token sees those with the largest sums over heads of weight · relu(q · k)
     (DeepSeek sparse attention, arXiv:2512.02556).
 
@@ -103,8 +103,7 @@ class IndexSpec:
             raise ConfigError(f"index_topk is {self.top_k}, expected a multiple of index_kpool, {self.pool}")
 
 
-@dataclass(frozen=True)
-class LatentAttentionSpec:
+class LatentAttentionSpec(msgspec.Struct, frozen=True):
     """Attention with keys and values made from one vector a token (DeepSeek-V2, arXiv:2405.04434).
 
     A layer caches a token's latent of ``kv_lora_rank`` numbers, and ``rope_dim`` rotated ones shared by all heads. A
@@ -121,7 +120,7 @@ class LatentAttentionSpec:
     """Factor on q·k."""
     q_lora_rank: int = 0
     """Size of the queries' latent; 0: queries are made from the layer's input."""
-    rope: RopeConfig | None = field(default_factory=RopeConfig)
+    rope: RopeConfig | None = msgspec.field(default_factory=RopeConfig)
     """Rotation of the ``rope_dim`` numbers; None: they do not rotate, and there may be none."""
     interleaved: bool = True
     """Whether number 2i of them rotates with 2i + 1; otherwise i with i + rope_dim / 2."""

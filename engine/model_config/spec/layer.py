@@ -1,8 +1,10 @@
 """One layer of a model: its parts, and the norms around them."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
+
+import msgspec
+from msgspec.structs import replace
 
 from ..config_fields import ConfigError
 from .attention import AttentionSpec
@@ -31,8 +33,7 @@ _UNNAMED: Final[Mapping[str, Any]] = {
 """The fields of :class:`Norms` that name one."""
 
 
-@dataclass(frozen=True)
-class Norms:
+class Norms(msgspec.Struct, frozen=True):
     """The norms around a layer's two parts, by stored name; "": none.
 
     ``_in`` norms a part's input, ``_out`` its output before the addition, ``_sum`` the stream after the addition.
@@ -120,8 +121,7 @@ MixerSpec = AttentionSpec | LatentAttentionSpec | CompressedAttentionSpec | Recu
 BesideSpec = RecurrentSpec | LaurelSpec
 
 
-@dataclass(frozen=True)
-class LayerSpec:
+class LayerSpec(msgspec.Struct, frozen=True):
     """One layer: its mixer, its network, and their norms. It may lack either part (Nemotron-H)."""
 
     mixer: MixerSpec | None
@@ -244,8 +244,7 @@ class LayerSpec:
             raise ConfigError("experts that take a stream without a norm are not known")
 
 
-@dataclass(frozen=True)
-class PerLayerSpec:
+class PerLayerSpec(msgspec.Struct, frozen=True):
     """Per-layer inputs of tokens: projected embeddings, with embeddings of each layer (Gemma 3n, Gemma 4) or without
     (EmbeddingGemma 2)."""
 

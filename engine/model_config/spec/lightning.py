@@ -1,7 +1,6 @@
 """Describes lightning attention, whose state is of fixed size. Torch-free."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from ..config_fields import ConfigError
 from .positions import RopeConfig
@@ -9,8 +8,7 @@ from .projection import Projection
 from .recurrent import Shapes, StateTensor, WithoutCache
 
 
-@dataclass(frozen=True)
-class LightningSpec(WithoutCache):
+class LightningSpec(WithoutCache, frozen=True):
     """Linear attention whose heads forget at fixed rates (lightning attention, arXiv:2401.04658), before a gated norm
     (MiniMax-01, arXiv:2501.08313; Ling 2.5)."""
 

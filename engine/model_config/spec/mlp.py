@@ -2,8 +2,9 @@
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
+
+import msgspec
 
 from ..config_fields import MOST_EXPERTS, ConfigError
 from .expert_norms import ExpertNorms, PartNorms, SumNorm
@@ -36,8 +37,7 @@ UP_MLP: Final = ("mlp.up_proj",)
 """Without a gate."""
 
 
-@dataclass(frozen=True)
-class MLPSpec:
+class MLPSpec(msgspec.Struct, frozen=True):
     """down(act(gate(x)) * up(x)), or without a gate down(act(up(x)))."""
 
     inner: int
@@ -127,8 +127,7 @@ class MLPSpec:
             raise ConfigError(f"gates are cut off at {self.gate_cutoff} deviations in an MLP that has none")
 
 
-@dataclass(frozen=True)
-class RouterSpec:
+class RouterSpec(msgspec.Struct, frozen=True):
     """How a token's experts and their weights follow from the router's product."""
 
     top_k: int
@@ -171,8 +170,7 @@ class ExpertTensor(NamedTuple):
     """The experts that it is of, among those that are described, if it is of several."""
 
 
-@dataclass(frozen=True)
-class ExpertNames:
+class ExpertNames(msgspec.Struct, frozen=True):
     """Stored names of the matrices of experts and their router.
 
     A name with ``{}`` is the matrix [outputs, inputs] of one expert; one without has all experts', [experts, outputs,
@@ -249,8 +247,7 @@ STACKED: Final = ExpertNames(into=("mlp.experts.gate_up_proj",), out="mlp.expert
 """Names in transformers since version 5."""
 
 
-@dataclass(frozen=True)
-class MoESpec:
+class MoESpec(msgspec.Struct, frozen=True):
     """A mixture of experts: each token uses ``router.top_k`` of ``experts`` networks.
 
     The output is the sum of theirs with the router's weights, plus that of the shared experts, which all tokens use.
@@ -461,8 +458,7 @@ class MoESpec:
             raise ConfigError(f"a group of {experts // router.groups} expert has no two best scores")
 
 
-@dataclass(frozen=True)
-class OpaqueSpec:
+class OpaqueSpec(msgspec.Struct, frozen=True):
     """A network in another library's modules, of which only the output is known."""
 
     def products(self, hidden: int) -> int:

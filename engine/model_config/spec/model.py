@@ -7,8 +7,10 @@ and in the specs of mixers and networks.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, NamedTuple, TypeVar
+
+import msgspec
+from msgspec.structs import replace
 
 from ..config_fields import LONGEST_CONTEXT, MOST_LAYERS, ConfigError
 from .attention import AttentionSpec
@@ -55,8 +57,7 @@ class Blend(NamedTuple):
     """Whether it becomes s + stream, whatever the share is (HRM)."""
 
 
-@dataclass(frozen=True)
-class TaskAdapters:
+class TaskAdapters(msgspec.Struct, frozen=True):
     """Task adapters: low-rank additions to embeddings and all products of layers (Jina v3, arXiv:2409.10173)."""
 
     names: tuple[str, ...]
@@ -70,8 +71,7 @@ class TaskAdapters:
     """The task of requests that name none; "": they use no adapter."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Backbone:
+class Backbone(msgspec.Struct, frozen=True, kw_only=True):
     """The common part of decoders and encoders: from tokens to hidden states."""
 
     architecture: str
@@ -142,8 +142,7 @@ class Backbone:
         return self.layers[layer].products(self.hidden_size) + own
 
 
-@dataclass(frozen=True)
-class HeadTransformSpec:
+class HeadTransformSpec(msgspec.Struct, frozen=True):
     """norm(activation(dense(x))) between the last norm and the head, of the hidden size (ModernBERT's decoder)."""
 
     activation: Activation = "gelu"
@@ -154,8 +153,7 @@ class HeadTransformSpec:
     """Stored name of the norm, which is of the layers' kind."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ModelSpec(Backbone):
+class ModelSpec(Backbone, frozen=True, kw_only=True):
     """A decoder, described as values: what its layers are, and the names and shapes of its stored weights."""
 
     tie_embeddings: bool = False

@@ -1,11 +1,12 @@
 """How checkpoints store heads for multi-token prediction (arXiv:2412.19437). Torch-free."""
 
-from dataclasses import dataclass, replace
 from typing import Final
 
+import msgspec
+from msgspec.structs import replace
 
-@dataclass(frozen=True, kw_only=True)
-class MTPForm:
+
+class MTPForm(msgspec.Struct, frozen=True, kw_only=True):
     """The form of a checkpoint's first head. Names are prefixes of tensors' names, with their last dot."""
 
     prefix: str = ""
@@ -64,8 +65,7 @@ class MTPForm:
         return tuple(found)
 
 
-@dataclass(frozen=True)
-class StagesForm:
+class StagesForm(msgspec.Struct, frozen=True):
     """Layers that draft blocks of tokens (DSpark), which a model's checkpoint has: stages, one behind another."""
 
     count: int

@@ -1,15 +1,15 @@
 """Rotary positions, and slopes and biases that stand for positions."""
 
-from dataclasses import dataclass
 from typing import Literal
+
+import msgspec
 
 from ..config_fields import ConfigError
 
 RopeKind = Literal["default", "linear", "dynamic", "llama3", "yarn", "longrope", "proportional"]
 
 
-@dataclass(frozen=True)
-class RopeConfig:
+class RopeConfig(msgspec.Struct, frozen=True):
     """Rotary embedding (RoFormer, arXiv:2104.09864) with its context extension.
 
     Fields have transformers' names; those that a kind does not use keep their defaults.
@@ -58,8 +58,7 @@ def alibi_slopes(heads: int, steepest: float = 8.0) -> tuple[float, ...]:
     return tuple((slopes + between)[:heads])
 
 
-@dataclass(frozen=True)
-class DistanceBias:
+class DistanceBias(msgspec.Struct, frozen=True):
     """What is added to a head's score by the distance to the key (T5, arXiv:1910.10683, section 2.1): a learned number
     for each bucket of distances."""
 

@@ -1,11 +1,11 @@
 """Describes a layer's product as stored in a checkpoint. Torch-free."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+import msgspec
 
 
-@dataclass(frozen=True)
-class Projection:
+class Projection(msgspec.Struct, frozen=True):
     """One product of a layer: stored matrices with one input, fused along the outputs."""
 
     parts: tuple[tuple[str, int], ...]

@@ -6,8 +6,9 @@ follows (:mod:`stentor.kernels`: ``gated_delta``, ``mamba2`` and ``selective_sca
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Literal
+
+import msgspec
 
 from ..config_fields import ConfigError
 from .projection import Projection
@@ -26,8 +27,7 @@ MambaNorm = Literal["none", "plain", "weighted"]
 """Norms of steps, B and C: ``plain`` without weights (Falcon Mamba), ``weighted`` with (Jamba)."""
 
 
-@dataclass(frozen=True)
-class StateTensor:
+class StateTensor(msgspec.Struct, frozen=True):
     """A part of one sequence's state in one layer."""
 
     shape: tuple[int, ...]
@@ -40,7 +40,7 @@ class StateTensor:
         return math.prod(self.shape) * (recurrent if self.recurrent else inputs)
 
 
-class WithoutCache:
+class WithoutCache(msgspec.Struct, frozen=True):
     """A mixer that caches nothing for a token: all that it keeps is a state of fixed size."""
 
     @property
@@ -49,8 +49,7 @@ class WithoutCache:
         return None
 
 
-@dataclass(frozen=True)
-class ShortConvSpec(WithoutCache):
+class ShortConvSpec(WithoutCache, frozen=True):
     """out(c * conv(b * x)) with b, c and x from one projection (LFM2, arXiv:2511.23404)."""
 
     channels: int
@@ -89,8 +88,7 @@ class ShortConvSpec(WithoutCache):
             raise ConfigError(f"conv_L_cache is {self.width}, expected an odd number: it sees both sides of a token")
 
 
-@dataclass(frozen=True)
-class GatedDeltaSpec(WithoutCache):
+class GatedDeltaSpec(WithoutCache, frozen=True):
     """The gated delta rule (arXiv:2412.06464) between a convolution and a gated norm (Qwen3-Next)."""
 
     k_heads: int
@@ -241,8 +239,7 @@ class GatedDeltaSpec(WithoutCache):
             raise ConfigError(f"logarithms of decays are at least {self.least_decay}, expected less than 0, by channel")
 
 
-@dataclass(frozen=True)
-class Mamba2Spec(WithoutCache):
+class Mamba2Spec(WithoutCache, frozen=True):
     """Mamba-2 (arXiv:2405.21060) between a convolution and a gated norm (Nemotron-H, Granite 4, Falcon-H1)."""
 
     heads: int
@@ -310,8 +307,7 @@ class Mamba2Spec(WithoutCache):
             raise ConfigError(f"{self.inner} channels do not divide among {self.norm_groups} groups of a norm")
 
 
-@dataclass(frozen=True)
-class MambaSpec(WithoutCache):
+class MambaSpec(WithoutCache, frozen=True):
     """Mamba (arXiv:2312.00752) between a convolution and a gate: each channel has its own state and steps (Mamba,
     Falcon Mamba, Jamba)."""
 
@@ -402,8 +398,7 @@ class MambaSpec(WithoutCache):
             raise ConfigError("heads of a state space whose steps are normed are not known")
 
 
-@dataclass(frozen=True)
-class RGLRUSpec(WithoutCache):
+class RGLRUSpec(WithoutCache, frozen=True):
     """A gated linear recurrence of each channel behind a convolution, beside a gate (RecurrentGemma; Griffin,
     arXiv:2402.19427)."""
 

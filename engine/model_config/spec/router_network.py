@@ -1,13 +1,13 @@
 """Describes a router of experts that is more than one product. Torch-free."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+import msgspec
 
 from .projection import Projection
 
 
-@dataclass(frozen=True)
-class RouterNetworkSpec:
+class RouterNetworkSpec(msgspec.Struct, frozen=True):
     """A router that is a network, and takes what that of the layer before computed (ZAYA)."""
 
     size: int

@@ -1,7 +1,10 @@
 """Describes encoder-decoders as values: the decoder, and the shape of what its tokens attend to. Torch-free."""
 
-from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from abc import abstractmethod
+
+import msgspec
+
+from stentor.protocols.common.abstract import AbstractStruct
 
 from .cache import CacheSpec
 from .model import Backbone
@@ -13,8 +16,7 @@ ENCODER_BLOCK = 16
 """Encoder positions of a block of an encoder slot."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Seq2SeqConfig(ABC):
+class Seq2SeqConfig(msgspec.Struct, metaclass=AbstractStruct, frozen=True, kw_only=True):
     """The decoder, and the shape of what it attends to. Each family adds its encoder."""
 
     architecture: str

@@ -1,7 +1,8 @@
 """Describes a transformer block whose weights several layers share, as values (Zamba, Zamba2). Torch-free."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+import msgspec
 
 from ..config_fields import ConfigError
 from .attention import AttentionSpec
@@ -10,8 +11,7 @@ from .mlp import OWN_ACTIVATIONS, MLPSpec
 from .projection import Projection
 
 
-@dataclass(frozen=True)
-class SharedBlockSpec:
+class SharedBlockSpec(msgspec.Struct, frozen=True):
     """linear(network(norm(attention(norm(x | e))))) of the stream x and the embeddings e, which is added to the input
     of the layer's mixer alone (Zamba2, arXiv:2411.15242).
 

@@ -3,8 +3,9 @@ Qwen4's and Kimi K3's. Torch-free."""
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from ..config_fields import ConfigError
 from .projection import Projection
@@ -16,8 +17,7 @@ MOST_STREAMS, MOST_ITERATIONS = 16, 100
 """More than any model has."""
 
 
-@dataclass(frozen=True)
-class AltUpSpec:
+class AltUpSpec(msgspec.Struct, frozen=True):
     """Several streams of which each layer computes one, and predicts and corrects the others by what came of it
     (alternating updates, arXiv:2301.13310)."""
 
@@ -52,8 +52,7 @@ class AltUpSpec:
             raise ConfigError(f"layers compute stream {self.active} of {self.streams}")
 
 
-@dataclass(frozen=True)
-class HyperSpec:
+class HyperSpec(msgspec.Struct, frozen=True):
     """Several streams of which mixer and network each take a sum, and to each of which they add a multiple of their
     output; before that, the streams are mixed (manifold-constrained hyper-connections, arXiv:2512.24880). All weights
     follow from the streams."""
@@ -116,8 +115,7 @@ class HyperSpec:
             raise ConfigError("weights of an earlier part, with a head or without mixed streams, are not known")
 
 
-@dataclass(frozen=True)
-class StreamMixSpec:
+class StreamMixSpec(msgspec.Struct, frozen=True):
     """Several streams, of which each part of a layer takes a mix, and adds its output to each by a weight; both follow
     from the normed streams (hyper-connections, arXiv:2409.19606; Qwen4)."""
 
@@ -155,8 +153,7 @@ class StreamMixSpec:
             raise ConfigError(f"it has {self.streams} residual streams, expected 2 to {MOST_STREAMS}")
 
 
-@dataclass(frozen=True)
-class BlockResidualSpec:
+class BlockResidualSpec(msgspec.Struct, frozen=True):
     """The stream before each block of layers is kept, and the stream begins anew behind it. Each part of a layer takes
     a mix of those kept and the stream, weighted by a softmax over their scores (attention residuals, arXiv:2603.15031;
     Kimi K3, AliceAI, Inkling 2)."""
@@ -235,8 +232,7 @@ DIGITS = 3
 """Digits of a token in the state of n-grams, to the base of 256: bfloat16 has no more exact integers."""
 
 
-@dataclass(frozen=True)
-class NGramForm:
+class NGramForm(msgspec.Struct, frozen=True):
     """How files store what belongs to n-grams; names within :attr:`NGramSpec.name`."""
 
     table: str
@@ -257,8 +253,7 @@ ENGRAM: Final = NGramForm("embed", ("wkv",), ("k_weight", "q_weight"), False)
 """DeepSeek V4.1's."""
 
 
-@dataclass(frozen=True)
-class NGramSpec:
+class NGramSpec(msgspec.Struct, frozen=True):
     """Embeddings of the last few tokens by hashes of them, gated by each residual stream and added to it, with a
     convolution over them (Qwen4) or without (DeepSeek V4.1, Engram, arXiv:2601.07372)."""
 
@@ -388,8 +383,7 @@ def primes_from(least: int, skipped: int, count: int) -> tuple[int, ...]:
     return tuple(found[skipped:])
 
 
-@dataclass(frozen=True)
-class LaurelSpec:
+class LaurelSpec(msgspec.Struct, frozen=True):
     """x + norm(right(left(x))), of what the mixer beside it takes (learned augmented residual, arXiv:2411.07501)."""
 
     rank: int

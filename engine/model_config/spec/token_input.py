@@ -1,15 +1,15 @@
 """Describes what the first layer gets of tokens. Torch-free."""
 
-from dataclasses import dataclass
 from typing import Final, Literal
+
+import msgspec
 
 from ..config_fields import ConfigError
 from .recurrent import StateTensor
 from .streams import DIGITS
 
 
-@dataclass(frozen=True)
-class NGramInputSpec:
+class NGramInputSpec(msgspec.Struct, frozen=True):
     """Embeddings of the last few tokens by hashes of them, projected, of which and the token's own the mean is taken
     (LongCat Flash Lite)."""
 
@@ -72,8 +72,7 @@ class NGramInputSpec:
             raise ConfigError(f"n-grams of a vocabulary of {self.vocab_size} in {self.rows} rows are not known")
 
 
-@dataclass(frozen=True)
-class TokenInputSpec:
+class TokenInputSpec(msgspec.Struct, frozen=True):
     """(embedding · ``scale`` + position), normed; each part where the model has it."""
 
     scale: float = 1.0

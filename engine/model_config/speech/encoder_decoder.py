@@ -2,7 +2,6 @@
 Torch-free."""
 
 from abc import abstractmethod
-from dataclasses import dataclass
 
 from ..spec.layer import LayerSpec
 from ..spec.model import Backbone
@@ -14,8 +13,7 @@ LONGEST_TRANSCRIPT = 448
 _EPS = 1e-5
 
 
-@dataclass(frozen=True, kw_only=True)
-class EncoderDecoderConfig(Seq2SeqConfig):
+class EncoderDecoderConfig(Seq2SeqConfig, frozen=True, kw_only=True):
     """The decoder, and what it attends to: windows of audio. Each family adds its encoder."""
 
     alignment_heads: tuple[tuple[int, int], ...] = ()

@@ -3,8 +3,10 @@ Canary and Cohere Transcribe. Torch-free."""
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from typing import Final
+
+import msgspec
+from msgspec.structs import replace
 
 from stentor.protocols.ipc.audio import MAX_WINDOW_SECONDS, SAMPLE_RATE
 from stentor.protocols.ipc.inputs import StreamShape
@@ -45,8 +47,7 @@ _PROJECTIONS: Final = (
 )
 
 
-@dataclass(frozen=True)
-class CausalSpec:
+class CausalSpec(msgspec.Struct, frozen=True):
     """An encoder that was trained to stream (arXiv:2312.17279): convolutions are causal, and attention is by chunks.
 
     Their spectrograms are not normed, and their convolutions over positions have a layer norm in place of a batch norm.
@@ -72,8 +73,7 @@ class CausalSpec:
         return StreamShape(step - _SEEN_BEYOND * HOP, step, tail=True)
 
 
-@dataclass(frozen=True)
-class FastConformerSpec:
+class FastConformerSpec(msgspec.Struct, frozen=True):
     """Layers of two networks, attention by relative positions and a convolution, over frames joined by eight."""
 
     hidden_size: int
@@ -114,8 +114,7 @@ class FastConformerSpec:
         return size
 
 
-@dataclass(frozen=True, kw_only=True)
-class FastConformerConfig(EncoderDecoderConfig):
+class FastConformerConfig(EncoderDecoderConfig, frozen=True, kw_only=True):
     """A window has as many positions as audio."""
 
     encoder: FastConformerSpec

@@ -2,8 +2,10 @@
 a blank (CTC), or none or several tokens (transducers). Torch-free."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
 from typing import Final, Literal, NamedTuple
+
+import msgspec
+from msgspec.structs import replace
 
 from stentor.protocols.ipc.audio import SAMPLE_RATE
 from stentor.protocols.ipc.inputs import StreamShape
@@ -41,8 +43,7 @@ _LONGEST_DURATION = 64
 _MOST_PROMPTS = 65536
 
 
-@dataclass(frozen=True)
-class TransducerSpec:
+class TransducerSpec(msgspec.Struct, frozen=True):
     """An LSTM over the tokens so far, joined with one position of the encoder."""
 
     hidden_size: int
@@ -56,8 +57,7 @@ class TransducerSpec:
     one, and a token none (RNN-T)."""
 
 
-@dataclass(frozen=True)
-class LanguagePromptSpec:
+class LanguagePromptSpec(msgspec.Struct, frozen=True):
     """Two layers over the encoder's output at each position, joined with a one-hot vector of the language's number."""
 
     count: int
@@ -87,8 +87,7 @@ _FRAME: Final = 400
 """Samples that a frame sees."""
 
 
-@dataclass(frozen=True)
-class ModulesEncoderSpec:
+class ModulesEncoderSpec(msgspec.Struct, frozen=True, eq=False):
     """An encoder with its head: transformers' class makes scores of tokens from a window of samples."""
 
     module: str
@@ -97,7 +96,7 @@ class ModulesEncoderSpec:
     samples_a_position: int
     fewest_samples: int
     """Shorter windows are filled with silence."""
-    described: Mapping[str, object] = field(compare=False)
+    described: Mapping[str, object]
     """The config.json."""
 
     def positions(self, samples: int) -> int:
@@ -225,8 +224,7 @@ def modules_encoder(name: str, config: Mapping[str, object]) -> tuple[ModulesEnc
     return ModulesEncoderSpec(name, family.features, step, max(fewest, FEWEST_SAMPLES), described), vocab_size
 
 
-@dataclass(frozen=True)
-class FramewiseConfig:
+class FramewiseConfig(msgspec.Struct, frozen=True):
     """A transcript is made of one window, without a text before it and without sampling."""
 
     architecture: str

@@ -3,8 +3,9 @@ Torch-free."""
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from ..config_fields import LARGEST_SIZE, MOST_LAYERS, ConfigError, Fields
 from ..hf.common import with_defaults
@@ -39,8 +40,7 @@ _DEFAULTS: Final[Mapping[str, Any]] = {
 """Those of transformers' KyutaiSpeechToTextConfig."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class KyutaiConfig(StreamedConfig):
+class KyutaiConfig(StreamedConfig, frozen=True, kw_only=True):
     """The decoder's last token begins each stream, and is never written."""
 
     codec: Mapping[str, object]

@@ -1,8 +1,9 @@
 """Describes Moonshine (arXiv:2410.15608), whose encoder takes samples of audio. Torch-free."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from stentor.protocols.ipc.audio import MAX_WINDOW_SECONDS, SAMPLE_RATE
 
@@ -25,8 +26,7 @@ SAMPLES_A_POSITION: Final = 384
 _EPS = 1e-5
 
 
-@dataclass(frozen=True, kw_only=True)
-class MoonshineDecoderConfig(EncoderDecoderConfig):
+class MoonshineDecoderConfig(EncoderDecoderConfig, frozen=True, kw_only=True):
     """The decoder of all Moonshines; its attention rotates."""
 
     intermediate_size: int
@@ -62,8 +62,7 @@ class MoonshineDecoderConfig(EncoderDecoderConfig):
         return AttentionSpec(heads, heads, self.head_dim, self.head_dim**-0.5, rope, qkv_bias=bias, name=name)
 
 
-@dataclass(frozen=True, kw_only=True)
-class MoonshineConfig(MoonshineDecoderConfig):
+class MoonshineConfig(MoonshineDecoderConfig, frozen=True, kw_only=True):
     """An encoder of the decoder's sizes, over samples. A window has as many positions as audio."""
 
     encoder_layers: int

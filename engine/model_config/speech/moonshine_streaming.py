@@ -1,8 +1,9 @@
 """Describes Moonshine Streaming, whose encoder sees a window of audio around each position. Torch-free."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from stentor.protocols.ipc.audio import MAX_WINDOW_SECONDS, SAMPLE_RATE
 
@@ -24,8 +25,7 @@ SAMPLES_A_POSITION: Final = 4 * FRAME
 _WINDOWS: Final = ((16, 4), (16, 4), (16, 0), (16, 0), (16, 4), (16, 4))
 
 
-@dataclass(frozen=True, kw_only=True)
-class MoonshineStreamingConfig(MoonshineDecoderConfig):
+class MoonshineStreamingConfig(MoonshineDecoderConfig, frozen=True, kw_only=True):
     """An encoder over frames of samples, without positions; the decoder's positions of audio are learned."""
 
     stored_positions: int

@@ -2,14 +2,13 @@
 Torch-free."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from stentor.protocols.ipc.audio import MAX_WINDOW_SECONDS, SAMPLE_RATE
 
 from ..config_fields import ConfigError, Fields
 from ..seq2seq.bart import Family, eos_or, layers_of, stack_of
-from ..seq2seq.text import StackedConfig
+from ..seq2seq.text import Stack, Stacked
 from .encoder_decoder import LONGEST_TRANSCRIPT, MOST_POSITIONS, EncoderDecoderConfig
 
 ARCHITECTURE: Final = "Speech2TextForConditionalGeneration"
@@ -34,8 +33,9 @@ _FAMILY: Final = Family(
 _MOST_CONVOLUTIONS: Final = 16
 
 
-@dataclass(frozen=True, kw_only=True)
-class Speech2TextConfig(StackedConfig, EncoderDecoderConfig):
+class Speech2TextConfig(Stacked, EncoderDecoderConfig, frozen=True, kw_only=True):
+    encoder_stack: Stack
+    decoder_stack: Stack
     mel_bins: int
     kernels: tuple[int, ...]
     """Width of each convolution, which halves frames; odd."""

@@ -1,13 +1,15 @@
 """Describes streaming transcription models: a decoder that hears some more audio at each position. Torch-free."""
 
-from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from abc import abstractmethod
+
+import msgspec
+
+from stentor.protocols.common.abstract import AbstractStruct
 
 from ..spec.model import ModelSpec
 
 
-@dataclass(frozen=True, kw_only=True)
-class StreamedConfig(ABC):
+class StreamedConfig(msgspec.Struct, metaclass=AbstractStruct, frozen=True, kw_only=True):
     """The decoder, and how its positions follow the samples. Each family adds its encoder."""
 
     architecture: str

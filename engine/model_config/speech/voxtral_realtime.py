@@ -1,7 +1,8 @@
 """Describes Voxtral Realtime: a decoder with a streaming audio encoder. Torch-free."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from ..config_fields import MOST_LAYERS, ConfigError, Fields
 from ..hf.config import model_spec_from_hf
@@ -19,8 +20,7 @@ _STRIDE = 2
 _MOST_MEL_BINS = 1024
 
 
-@dataclass(frozen=True)
-class StreamEncoderConfig:
+class StreamEncoderConfig(msgspec.Struct, frozen=True):
     """A causal encoder with a window."""
 
     mel_bins: int
@@ -35,8 +35,7 @@ class StreamEncoderConfig:
     rope_theta: float
 
 
-@dataclass(frozen=True, kw_only=True)
-class VoxtralRealtimeConfig(StreamedConfig):
+class VoxtralRealtimeConfig(StreamedConfig, frozen=True, kw_only=True):
     encoder: StreamEncoderConfig
     downsample: int
     """Encoder positions joined to one decoder position."""

@@ -1,7 +1,8 @@
 """Describes a Whisper model (arXiv:2212.04356), independent of its file format. Torch-free."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+
+from msgspec.structs import replace
 
 from ..config_fields import MOST_LAYERS, ConfigError, Fields
 from ..spec.attention import AttentionSpec
@@ -31,8 +32,7 @@ def whisper_layer(hidden: int, heads: int, inner: int) -> LayerSpec:
     return LayerSpec(mixer, MLPSpec(inner, "gelu", True, ("fc1",), "fc2", gated=False), norms)
 
 
-@dataclass(frozen=True, kw_only=True)
-class WhisperConfig(EncoderDecoderConfig):
+class WhisperConfig(EncoderDecoderConfig, frozen=True, kw_only=True):
     """An encoder over log-mel frames, and a decoder with learned positions."""
 
     mel_bins: int

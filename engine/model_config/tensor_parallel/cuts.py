@@ -5,7 +5,8 @@ the cuts while weights are read.
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+
+import msgspec
 
 from ..config_fields import ConfigError
 from ..spec.projection import Projection
@@ -14,8 +15,7 @@ Ranges = tuple[tuple[int, int], ...]
 """Parts of one dimension, each as (first index, count)."""
 
 
-@dataclass(frozen=True)
-class Cut:
+class Cut(msgspec.Struct, frozen=True):
     """The part of a stored tensor that one rank reads."""
 
     dim: int
@@ -44,8 +44,7 @@ BlockOf = Callable[[str, bool], int]
 quantisation format, which ranks cannot divide."""
 
 
-@dataclass(frozen=True)
-class Rank:
+class Rank(msgspec.Struct, frozen=True):
     """One of the workers that split a model."""
 
     number: int

@@ -3,8 +3,9 @@
 Where there are fewer key-value heads than workers, several workers have the same one.
 """
 
-from dataclasses import replace
 from itertools import repeat
+
+from msgspec.structs import replace
 
 from ..config_fields import ConfigError
 from ..spec.attention import AttentionSpec

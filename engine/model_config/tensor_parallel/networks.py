@@ -4,8 +4,9 @@ experts. Torch-free.
 Routers, what leads to latents and back, and gates of shared experts are whole in each.
 """
 
-from dataclasses import replace
 from math import lcm
+
+from msgspec.structs import replace
 
 from ..config_fields import ConfigError
 from ..spec.mlp import ExpertNames, FeedForwardSpec, MLPSpec, MoESpec

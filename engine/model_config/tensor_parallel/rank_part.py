@@ -1,14 +1,14 @@
 """The part of a split model that one worker has: its layers, and how its tensors are cut. Torch-free."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+import msgspec
 
 from ..spec.model import Backbone
 from .cuts import Cut
 
 
-@dataclass(frozen=True)
-class RankPart:
+class RankPart(msgspec.Struct, frozen=True):
     """What one of several workers that split a model computes and reads."""
 
     whole: Backbone
@@ -22,7 +22,7 @@ class RankPart:
     """Cuts of blocks of GGUF files that are read as they are stored."""
     left_out: frozenset[str] = frozenset()
     """Names, without endings, of stored tensors that the rank does not read."""
-    stage_ends: Mapping[int, int] = field(default_factory=dict)
+    stage_ends: Mapping[int, int] = msgspec.field(default_factory=dict)
     """The last layer of each worker, with its number, if workers have different layers."""
 
     def leaves_out(self, name: str) -> bool:

@@ -1,6 +1,6 @@
 """Mixers with a recurrent state split over workers: each has some of the channels, and their states. Torch-free."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from ..config_fields import ConfigError
 from ..spec.layer import BesideSpec, RecurrentSpec

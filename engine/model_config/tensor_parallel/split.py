@@ -6,8 +6,9 @@ stream is summed over all behind each mixer and each network (Megatron-LM, arXiv
 head are whole in each.
 """
 
-from dataclasses import replace
 from typing import TypeVar
+
+from msgspec.structs import replace
 
 from ..config_fields import ConfigError
 from ..spec.encoder import EncoderConfig

@@ -1,8 +1,9 @@
 """Reads the config.json of models whose audio encoder runs on our own layers. Torch-free."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Final, NamedTuple
+
+from msgspec.structs import replace
 
 from stentor.protocols.ipc.audio import SAMPLE_RATE
 

@@ -2,15 +2,15 @@
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+import msgspec
 
 from ..config_fields import ConfigError
 from ..spec.model import Backbone
 from .vision_spec import ProjectorProduct, ProjectorSpec
 
 
-@dataclass(frozen=True)
-class SoundGroups:
+class SoundGroups(msgspec.Struct, frozen=True):
     """Positions of all windows are joined to embeddings (FunAudioChat): the mean of each pair is projected, and an
     embedding is a product of the mean of ``size`` of these."""
 
@@ -37,8 +37,7 @@ PATCH_FRAMES = 4
 """Frames of a position, where it is a product of a patch."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class AudioSpec(Backbone):
+class AudioSpec(Backbone, frozen=True, kw_only=True):
     """Whisper's encoder (arXiv:2212.04356) over a sound of any length. ``max_position``: positions of a window, of
     :attr:`frames_a_position` each."""
 

@@ -1,9 +1,10 @@
 """The media that a model takes, by its config.json, and their placeholder tokens."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Final, Literal
+
+import msgspec
 
 from ..config_fields import ConfigError, Fields
 from ..hf.deepseek_ocr import PLACEHOLDER, is_deepseek_ocr
@@ -103,8 +104,7 @@ _CONTEXTS: Final[Mapping[object, int]] = {"internlm2": 92_546, "qwen2": 151_667,
 """``<IMG_CONTEXT>`` of InternVL, by the model type of its decoder."""
 
 
-@dataclass(frozen=True)
-class MediaSpec:
+class MediaSpec(msgspec.Struct, frozen=True):
     """Ids of the placeholder tokens, which embeddings replace."""
 
     placeholders: Mapping[Modality, int]

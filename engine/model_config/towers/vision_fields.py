@@ -1,8 +1,10 @@
 """Common parts of vision tower readers: fields of a config.json, and parts of a spec. Torch-free."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from typing import Final
+
+import msgspec
+from msgspec.structs import replace
 
 from ..config_fields import ConfigError, Fields
 from ..spec.attention import AttentionSpec
@@ -20,8 +22,7 @@ MOST_SIDE: Final = 1 << 14
 """Limit on pixels or patches of a side, and pictures in a grid."""
 
 
-@dataclass(frozen=True)
-class VisionFields:
+class VisionFields(msgspec.Struct, frozen=True):
     """The whole config.json and its tower's part."""
 
     whole: Fields

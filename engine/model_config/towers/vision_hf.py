@@ -1,8 +1,9 @@
 """Reads a :class:`.vision_spec.VisionSpec` from a config.json, by family. Torch-free."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from ..config_fields import MOST_LAYERS, ConfigError, Fields
 from ..spec.attention import AttentionSpec

@@ -1,7 +1,8 @@
 """InternVL's tower and projector, under transformers' names and under those of its first publication. Torch-free."""
 
 from collections.abc import Mapping
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from ..config_fields import MOST_LAYERS, ConfigError, Fields
 from ..spec.layer import LayerSpec, NormKind, Norms

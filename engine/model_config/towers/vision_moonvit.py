@@ -2,8 +2,9 @@
 positions and rotation. Torch-free."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from ..config_fields import MOST_LAYERS, ConfigError, Fields
 from ..hf.common import expect

@@ -1,8 +1,9 @@
 """The towers of Ovis 2 and 2.5 (arXiv:2405.20797, arXiv:2508.11737): AIMv2 over tiles, and SigLIP 2 over pictures in
 their own size. Each embedding is the mean of visual words, weighted by probability. Torch-free."""
 
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from ..config_fields import MOST_LAYERS, ConfigError
 from ..spec.layer import LayerSpec, Norms

@@ -1,8 +1,9 @@
 """Perception LM's tower and projector: a Perception Encoder (arXiv:2504.13181) under timm's names. Torch-free."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Final, NamedTuple
+
+from msgspec.structs import replace
 
 from ..config_fields import MOST_LAYERS, ConfigError, Fields
 from ..spec.layer import LayerSpec, Norms

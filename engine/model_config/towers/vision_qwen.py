@@ -1,7 +1,8 @@
 """Towers that take patches with a grid: Qwen-VL's and GLM-4V's. Torch-free."""
 
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from ..config_fields import MOST_LAYERS, ConfigError, Fields
 from ..hf.common import expect

@@ -1,8 +1,9 @@
 """Towers like SigLIP's, CLIP and Pixtral, with the projectors of their families. Torch-free."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from ..config_fields import MOST_LAYERS, ConfigError, Fields
 from ..hf.common import expect

@@ -1,6 +1,6 @@
 """SigLIP 2 over pictures of any shape: Isaac and Phi-4-reasoning-vision. Torch-free."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from ..config_fields import MOST_LAYERS
 from ..hf.common import expect

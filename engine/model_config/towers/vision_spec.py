@@ -7,8 +7,9 @@ one whose output is used are left out.
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final, Literal, get_args
+
+import msgspec
 
 from ..config_fields import ConfigError
 from ..spec.layer import NormKind
@@ -36,8 +37,7 @@ MARKS: Final = 4
 """Embeddings before and behind those of a picture, and of a video."""
 
 
-@dataclass(frozen=True)
-class AxialRope:
+class AxialRope(msgspec.Struct, frozen=True):
     """The first half of the rotating pairs rotates by a patch's row, the second by its column."""
 
     theta: float
@@ -52,8 +52,7 @@ class AxialRope:
     The two numbers of a pair rotate by angles of their own, as the makers of LLaVA-OneVision 2 trained it."""
 
 
-@dataclass(frozen=True)
-class ProjectorNorm:
+class ProjectorNorm(msgspec.Struct, frozen=True):
     name: str
     """"": it has no weights."""
     kind: NormKind
@@ -72,8 +71,7 @@ class ProjectorNorm:
             yield f"{prefix}{self.name}.bias", (size,)
 
 
-@dataclass(frozen=True)
-class ProjectorProduct:
+class ProjectorProduct(msgspec.Struct, frozen=True):
     name: str
     outputs: int
     bias: bool
@@ -102,8 +100,7 @@ class ProjectorProduct:
         return self.outputs * (1 + self.gated_by_half)
 
 
-@dataclass(frozen=True)
-class SquareAttention:
+class SquareAttention(msgspec.Struct, frozen=True):
     """Attention from the mean of neighbouring patches to each of them."""
 
     heads: int
@@ -118,8 +115,7 @@ class SquareAttention:
             yield f"{prefix}{self.name}.{part}.bias", (self.width,)
 
 
-@dataclass(frozen=True)
-class ProjectorSpec:
+class ProjectorSpec(msgspec.Struct, frozen=True):
     """Maps a tower's patches to the decoder's embeddings: joins neighbouring patches, then multiplies."""
 
     products: tuple[ProjectorProduct, ...]
@@ -155,8 +151,7 @@ class ProjectorSpec:
                 yield from product.norm.shapes(prefix, product.outputs)
 
 
-@dataclass(frozen=True)
-class TileSpec:
+class TileSpec(msgspec.Struct, frozen=True):
     """A picture is encoded whole and in tiles of one size (LLaVA-NeXT). Its tiles' embeddings are joined to those of
     one picture, without padding, with a learned embedding at the end of each row."""
 
@@ -186,8 +181,7 @@ class TileSpec:
         return tuple(name for name in (self.end, self.between) if name)
 
 
-@dataclass(frozen=True)
-class ResamplerSpec:
+class ResamplerSpec(msgspec.Struct, frozen=True):
     """Attention from learned queries to a picture's patches, whose result is projected (MiniCPM-V)."""
 
     queries: int
@@ -212,8 +206,7 @@ class ResamplerSpec:
             yield f"{self.name}.attn.{part}.bias", (self.width,)
 
 
-@dataclass(frozen=True, kw_only=True)
-class VisionSpec(Backbone):
+class VisionSpec(Backbone, frozen=True, kw_only=True):
     """One tower. ``max_position``: number of learned positions. ``layers``: up to the one whose output is used."""
 
     names: str

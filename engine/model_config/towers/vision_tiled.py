@@ -3,8 +3,9 @@ Molmo.
 Torch-free."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Final, NamedTuple
+
+from msgspec.structs import replace
 
 from ..config_fields import MOST_LAYERS, ConfigError, Fields
 from ..hf.common import expect

@@ -1,8 +1,8 @@
 """Word timing: aligns tokens with audio by cross-attention weights and dynamic time warping."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -13,8 +13,7 @@ _LEAST = 1e-12
 """Lower bound of a standard deviation."""
 
 
-@dataclass(frozen=True)
-class Aligned:
+class Aligned(msgspec.Struct, frozen=True):
     """The alignment of a row's n tokens."""
 
     times: list[float]

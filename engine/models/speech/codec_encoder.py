@@ -6,9 +6,9 @@ p - 1.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final
 
+import msgspec
 import numpy as np
 import torch
 
@@ -46,8 +46,7 @@ def codec_tensors(
             yield name.replace("_proj.linear.", "_proj."), tensor
 
 
-@dataclass
-class CodecStream:
+class CodecStream(msgspec.Struct):
     """The state of one stream between two frames."""
 
     resampler: PromptResampler
@@ -55,7 +54,7 @@ class CodecStream:
     """transformers' cache of the codec's transformer, a window of it."""
     before: Any
     """transformers' cache of the inputs of convolutions."""
-    pcm: bytearray = field(default_factory=bytearray)
+    pcm: bytearray = msgspec.field(default_factory=bytearray)
     """The next frames, s16le at the codec's rate."""
     position: int = 0
     """Decoder positions encoded so far."""

@@ -4,9 +4,9 @@ It is bounded: samples of the frames that have yet to come, the last inputs of c
 the chunks that the next one sees.
 """
 
-from dataclasses import dataclass, field
 from typing import Final
 
+import msgspec
 import torch
 
 from ...layers.audio.log_mel import HOP, samples_of
@@ -17,8 +17,7 @@ _KEPT: Final = MARGIN + 1
 """Samples before the middle of the next frame that it needs: emphasis takes one more than the frame."""
 
 
-@dataclass
-class BlockState:
+class BlockState(msgspec.Struct):
     """Of one layer."""
 
     keys: torch.Tensor
@@ -42,8 +41,7 @@ class BlockState:
         return joined
 
 
-@dataclass
-class ConformerStream:
+class ConformerStream(msgspec.Struct):
     """Of one stream."""
 
     causal: CausalSpec
@@ -56,7 +54,7 @@ class ConformerStream:
     position: int = 0
     """Positions encoded so far."""
     ended: bool = False
-    subsampled: list[torch.Tensor] = field(default_factory=list)
+    subsampled: list[torch.Tensor] = msgspec.field(default_factory=list)
     """The last inputs of each convolution over frames."""
 
     @property

@@ -6,10 +6,11 @@ of each window by itself, so that nothing is padded.
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+import msgspec
 import torch
+from msgspec.structs import replace
 from torch.nn.functional import batch_norm, conv1d, conv2d, glu, pad, scaled_dot_product_attention
 
 from stentor import kernels
@@ -250,8 +251,7 @@ def _fed(network: MLP, x: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
     return found
 
 
-@dataclass(frozen=True)
-class Projection:
+class Projection(msgspec.Struct, frozen=True):
     """A product behind the encoder's last layer."""
 
     name: str

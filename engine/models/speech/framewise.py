@@ -5,11 +5,12 @@ for that. It needs no KV cache: the state of a transducer lives while its window
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
+import msgspec
 import torch
+from msgspec.structs import replace
 from torch.nn.functional import one_hot
 
 from stentor import kernels
@@ -35,8 +36,7 @@ _WINDOWS_AT_ONCE = 8
 """Windows encoded together on a device, which bounds the memory; on a CPU a single one keeps the cores busy."""
 
 
-@dataclass
-class TransducerState:
+class TransducerState(msgspec.Struct):
     """A transducer behind the positions so far; it has said all of each."""
 
     predicted: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None = None
@@ -44,14 +44,13 @@ class TransducerState:
     beginning."""
 
 
-@dataclass
-class FramewiseStream:
+class FramewiseStream(msgspec.Struct):
     """The state of streamed audio between two chunks."""
 
     prompt: int
     """The number of its language."""
     audio: ConformerStream
-    said: TransducerState = field(default_factory=TransducerState)
+    said: TransducerState = msgspec.field(default_factory=TransducerState)
 
 
 class FramewiseTranscriber:

@@ -5,8 +5,8 @@ one window.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 
+import msgspec
 import torch
 
 from ...layers.audio.log_mel import HOP, WINDOW, mel_filters
@@ -22,8 +22,7 @@ _LOUDEST = 1.5
 _RANGE = 8.0
 
 
-@dataclass
-class StreamState:
+class StreamState(msgspec.Struct):
     """The state of one stream between two pieces."""
 
     samples: torch.Tensor
@@ -32,11 +31,11 @@ class StreamState:
     position: int = 0
     """Decoder positions encoded so far."""
     ended: bool = False
-    before: list[torch.Tensor] = field(default_factory=list)
+    before: list[torch.Tensor] = msgspec.field(default_factory=list)
     """The last inputs of each convolution, [channels, steps]."""
-    keys: list[torch.Tensor] = field(default_factory=list)
+    keys: list[torch.Tensor] = msgspec.field(default_factory=list)
     """By layer, [positions, heads, head_dim]; at most as many as a position sees besides itself."""
-    values: list[torch.Tensor] = field(default_factory=list)
+    values: list[torch.Tensor] = msgspec.field(default_factory=list)
 
     @property
     def end(self) -> int:

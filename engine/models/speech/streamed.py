@@ -5,9 +5,9 @@ The input of a position is its token's embedding plus what the family's encoder 
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
+import msgspec
 import torch
 
 from ...layers.forward_batch import ForwardBatch
@@ -45,8 +45,7 @@ class AudioStreamEncoder(Protocol):
         """Load the tensors that are not the decoder's. Raises :class:`...layers.linear.weights.WeightError`."""
 
 
-@dataclass(frozen=True)
-class _Parts:
+class _Parts(msgspec.Struct, frozen=True):
     """What a family has besides the decoder."""
 
     encoder: Callable[[WeightMap, Any, LayerContext], AudioStreamEncoder]
@@ -87,8 +86,7 @@ class StreamedTranscriber:
         return self.decoder.logits(hidden)
 
 
-@dataclass(frozen=True)
-class _Weights:
+class _Weights(msgspec.Struct, frozen=True):
     """The weight maps of both parts."""
 
     language: WeightMap

@@ -4,10 +4,10 @@ Dasheng's (arXiv:2406.06992)."""
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from typing import Final
 
 import torch
+from msgspec.structs import replace
 
 from ...layers.forward_batch import ForwardBatch
 from ...layers.layer import Layer

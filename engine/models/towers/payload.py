@@ -5,9 +5,9 @@ The format is safetensors; its metadata has the modality.
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Final
 
+import msgspec
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load, save
@@ -20,21 +20,19 @@ _LENGTH = 8
 """Bytes of the header's length, before the header."""
 
 
-@dataclass(frozen=True)
-class Payload:
+class Payload(msgspec.Struct, frozen=True):
     modality: str
     """``image``, ``video`` or ``audio``, or :data:`PROMPT`."""
     tensors: Mapping[str, torch.Tensor]
     """By argument name of the encoder."""
 
 
-@dataclass(frozen=True)
-class Encoded:
+class Encoded(msgspec.Struct, frozen=True):
     """An encoded medium."""
 
     embeddings: torch.Tensor
     """[embeddings, hidden], in place of those of placeholder tokens."""
-    behind: Mapping[int, torch.Tensor] = field(default_factory=dict)
+    behind: Mapping[int, torch.Tensor] = msgspec.field(default_factory=dict)
     """By layer: [embeddings, hidden], added to the stream behind it."""
     tokens: torch.Tensor | None = None
     """int64 [embeddings]: the tokens whose embeddings these are, for the decoder to look up; None: :attr:`embeddings`

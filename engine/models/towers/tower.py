@@ -3,9 +3,9 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 
 import torch
+from msgspec.structs import replace
 
 from stentor import kernels
 

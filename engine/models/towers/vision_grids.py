@@ -4,9 +4,9 @@ Patches that are joined to one embedding are adjacent, row by row, and so are em
 the embeddings of a window are adjacent instead, so that both kinds of attention run over sequences without gaps.
 """
 
-from dataclasses import dataclass
 from functools import lru_cache
 
+import msgspec
 import torch
 
 from ...model_config.towers.vision_spec import AxialRope, PositionKind
@@ -15,8 +15,7 @@ Grid = tuple[int, int]
 """Rows and columns of patches of a picture or a video frame."""
 
 
-@dataclass(frozen=True)
-class Layout:
+class Layout(msgspec.Struct, frozen=True):
     """The layout of one grid."""
 
     rows: torch.Tensor
@@ -81,8 +80,7 @@ def _timed_rotation(
     return angles.cos(), angles.sin()
 
 
-@dataclass(frozen=True)
-class Learned:
+class Learned(msgspec.Struct, frozen=True):
     """Position embeddings: one table row a patch, or a weighted sum of several."""
 
     rows: torch.Tensor
@@ -98,8 +96,7 @@ class Learned:
         return (found * self.weights.to(table.device).unsqueeze(2)).sum(dim=1).to(table.dtype)
 
 
-@dataclass(frozen=True)
-class Resampled:
+class Resampled(msgspec.Struct, frozen=True):
     """Position embeddings from the table as a square, resized to the grid."""
 
     down: torch.Tensor

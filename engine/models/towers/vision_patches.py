@@ -1,16 +1,15 @@
 """Converts the output of a model's processor to the patches of its tower."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+import msgspec
 import torch
 
 from ...model_config.towers.vision_spec import VisionSpec
 from .vision_grids import Grid, layout
 
 
-@dataclass(frozen=True)
-class Patches:
+class Patches(msgspec.Struct, frozen=True):
     """Patches of pictures or video frames, concatenated."""
 
     values: torch.Tensor

@@ -1,10 +1,10 @@
 """Projects a tower's patches to a decoder's embeddings: joins neighbours, norms and multiplies."""
 
-from dataclasses import replace
 from functools import partial
 from typing import Final
 
 import torch
+from msgspec.structs import replace
 
 from stentor import kernels
 

@@ -6,10 +6,10 @@ run in one pass, concatenated without padding, with attention within each.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Final
 
 import torch
+from msgspec.structs import replace
 
 from stentor import kernels
 

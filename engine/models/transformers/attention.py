@@ -6,10 +6,10 @@ forward: an object of :class:`PassAttention`. Modules that do not look up a func
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Final, Protocol
 
+import msgspec
 import torch
 
 from stentor import kernels
@@ -34,15 +34,13 @@ class PassAttention(Protocol):
         """[1, heads, tokens, head_dim] each → [1, tokens, heads, head_dim]."""
 
 
-@dataclass(frozen=True)
-class MaskScope:
+class MaskScope(msgspec.Struct, frozen=True):
     """Stands for a mask: a token sees ``window`` tokens up to itself; 0: all."""
 
     window: int
 
 
-@dataclass(frozen=True)
-class PagedAttention:
+class PagedAttention(msgspec.Struct, frozen=True):
     """Attention over a batch's caches, after writing keys and values to them."""
 
     batch: ForwardBatch
@@ -77,12 +75,11 @@ class PagedAttention:
         return found[None]
 
 
-@dataclass
-class ProbedAttention:
+class ProbedAttention(msgspec.Struct):
     """Records the attention that each module asks for. Raises :class:`ConfigError` if the paged cache does not support
     it."""
 
-    specs: dict[int, AttentionSpec] = field(default_factory=dict)
+    specs: dict[int, AttentionSpec] = msgspec.field(default_factory=dict)
     """By the module's layer number, in the order of attention."""
 
     def attend(

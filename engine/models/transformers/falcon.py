@@ -3,10 +3,10 @@
 Falcon's layers choose an attention class by the configured name, and pass on only the cache that they get.
 """
 
-from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
 
+import msgspec
 import torch
 
 from .attention import PAGED, PROBED, PassAttention
@@ -14,8 +14,7 @@ from .attention import PAGED, PROBED, PassAttention
 FALCON: Final = "FalconForCausalLM"
 
 
-@dataclass(frozen=True)
-class AttentionAsCache:
+class AttentionAsCache(msgspec.Struct, frozen=True):
     """The pass's attention in place of transformers' cache, which reports being empty."""
 
     attention: PassAttention

@@ -3,10 +3,11 @@
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
 from typing import Any, Final
 
+import msgspec
 import torch
+from msgspec.structs import replace
 
 from ...layers.linear.weights import WeightError
 from ...model_config.config_fields import ConfigError
@@ -63,8 +64,7 @@ class RotaryTable(torch.nn.Module):
         return self._cos[position_ids], self._sin[position_ids]
 
 
-@dataclass
-class Modules:
+class Modules(msgspec.Struct):
     """A model split into its decoder, which ends with the last norm, and the rest, which makes logits."""
 
     decoder: Any

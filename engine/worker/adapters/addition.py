@@ -1,8 +1,8 @@
 """The low-rank additions of an adapter's file to a model, before they are read."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 
+import msgspec
 import torch
 
 from ...layers.linear.adapters import AdaptedLinear, AdapterPlace
@@ -12,8 +12,7 @@ Matrices = tuple[torch.Tensor, torch.Tensor]
 """A [rank, inputs] and B [outputs, rank]."""
 
 
-@dataclass(frozen=True)
-class Addition:
+class Addition(msgspec.Struct, frozen=True):
     """The addition of one module. Its shapes have been checked; its matrices are not read yet."""
 
     module: str

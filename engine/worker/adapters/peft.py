@@ -1,9 +1,9 @@
 """Reads adapters in PEFT's format."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 import torch
 
 from ...layers.linear.adapters import AdapterPlace, AdapterPlaces
@@ -33,8 +33,7 @@ _TEXT_PARTS: Final = (
 """Prefixes of the layers of a language model in various model classes."""
 
 
-@dataclass(frozen=True)
-class _Pair:
+class _Pair(msgspec.Struct, frozen=True):
     """A and B of a module of the adapter."""
 
     module: str

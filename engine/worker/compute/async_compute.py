@@ -7,11 +7,12 @@ decode row's input is the token that it sampled last, whether or not it has been
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
+import msgspec
 import numpy as np
 import torch
+from msgspec.structs import replace
 
 from stentor.kernels import sampling
 from stentor.protocols.ipc.steps import Masks, RowFault, StepPlan, StepResult
@@ -100,8 +101,7 @@ class LogprobReader:
         return target
 
 
-@dataclass(frozen=True)
-class Launched:
+class Launched(msgspec.Struct, frozen=True):
     """A step whose forward has been queued; its draw must be queued next."""
 
     plan: StepPlan

@@ -6,8 +6,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final, Generic, Protocol, TypeVar
+
+import msgspec
 
 from stentor.protocols.ipc.actors import Failed, Profiled
 from stentor.protocols.ipc.adapters import AdapterLoaded, ReadsAdapters
@@ -80,8 +81,7 @@ Told = AdapterLoaded | ReadsAdapters | Profiled
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class AwaitingMasks(Generic[T]):
+class AwaitingMasks(msgspec.Struct, Generic[T], frozen=True):
     """A step between its halves: its forward has run or is queued, and its masks have not come."""
 
     plan: StepPlan

@@ -1,7 +1,6 @@
 """A launched step, and how its result is read once the device has done it."""
 
-from dataclasses import dataclass, field
-
+import msgspec
 import torch
 
 from stentor.protocols.ipc.steps import PromptLogprobs, RowFault, StepPlan, TokenLogprobs
@@ -11,8 +10,7 @@ from ..device.pinned import StepMemory
 from ..sampling.logprobs import Alternatives, LogprobTensors, logprob_entries
 
 
-@dataclass(frozen=True)
-class PromptPart:
+class PromptPart(msgspec.Struct, frozen=True):
     """Log-probabilities of prompt tokens of one row, being copied to pinned memory."""
 
     slot: int
@@ -31,8 +29,7 @@ class PromptPart:
         return PromptLogprobs(self.slot, self.start, positions)
 
 
-@dataclass(frozen=True)
-class Pending:
+class Pending(msgspec.Struct, frozen=True):
     """An immutable launched step; nobody else reads its buffers."""
 
     plan: StepPlan
@@ -50,7 +47,7 @@ class Pending:
     prompts: list[PromptPart]
     memory: StepMemory
     """Buffers of the step, released once its result is read."""
-    faults: list[RowFault] = field(default_factory=list)
+    faults: list[RowFault] = msgspec.field(default_factory=list)
     """Rows with faulty media."""
 
     def tokens(self) -> list[int]:

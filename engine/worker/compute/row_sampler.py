@@ -1,9 +1,9 @@
 """Samples a step's rows for a runner that waits for its steps: parameters, rules, masks, drafts."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import accumulate, chain
 
+import msgspec
 import torch
 
 from stentor.protocols.ipc.steps import Masks, PromptLogprobs, RowDrafts, RowStep, StepPlan, TokenLogprobs
@@ -16,15 +16,14 @@ from ..sampling.token_rules import RuleTable
 from ..speculation import Drafting, verify
 
 
-@dataclass(frozen=True)
-class SampledTokens:
+class SampledTokens(msgspec.Struct, frozen=True):
     """Sampling results, as in :class:`stentor.protocols.ipc.steps.StepResult`."""
 
     tokens: list[int]
     logprobs: list[TokenLogprobs | None] | None = None
     counts: list[int] | None = None
     drafted: list[int] | None = None
-    drafts: list[RowDrafts] = field(default_factory=list)
+    drafts: list[RowDrafts] = msgspec.field(default_factory=list)
 
 
 class RowSampler:

@@ -2,8 +2,8 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
+import msgspec
 import torch
 
 from stentor.protocols.ipc.steps import Masks, RowStep, StepPlan, StepResult
@@ -24,15 +24,14 @@ from .row_sampler import RowSampler
 from .runner import ModelRunner
 
 
-@dataclass(frozen=True)
-class Forwarded:
+class Forwarded(msgspec.Struct, frozen=True):
     """A step whose forward has run; its tensors are valid until the next one's."""
 
     plan: StepPlan
     rows: Sequence[RowStep]
     """At their real positions, with drafts."""
     seconds: float
-    passed: PassResult = field(default_factory=PassResult)
+    passed: PassResult = msgspec.field(default_factory=PassResult)
 
 
 SyncRunner = ModelRunner[Forwarded, StepResult]

@@ -5,9 +5,9 @@ in host memory behind the same interface.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol
 
+import msgspec
 import torch
 
 
@@ -30,8 +30,7 @@ class Graph(Protocol):
     def replay(self) -> None: ...
 
 
-@dataclass(frozen=True)
-class MemoryReading:
+class MemoryReading(msgspec.Struct, frozen=True):
     """Bytes of device memory."""
 
     total: int

@@ -5,10 +5,10 @@ Tensors on the device have shapes and no contents (torch's fake tensors); host t
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
+import msgspec
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.overrides import TorchFunctionMode
@@ -28,8 +28,7 @@ class DryMark:
         return True
 
 
-@dataclass(frozen=True)
-class DryGraph:
+class DryGraph(msgspec.Struct, frozen=True):
     def replay(self) -> None:
         pass
 

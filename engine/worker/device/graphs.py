@@ -5,8 +5,10 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
 from typing import Final
+
+import msgspec
+from msgspec.structs import replace
 
 from stentor.kernels import MAX_DECODE_QUERY_LEN
 from stentor.protocols.ipc.config import WorkerConfig
@@ -37,8 +39,7 @@ class CaptureError(Exception):
     end; the next one runs without graphs."""
 
 
-@dataclass(frozen=True)
-class GraphSize:
+class GraphSize(msgspec.Struct, frozen=True):
     """The steps that one graph can run: any with up to so many decode rows and prompt tokens."""
 
     decodes: int
@@ -158,8 +159,7 @@ def within_rows(sizes: Iterable[GraphSize], rows: int) -> list[GraphSize]:
     return list(dict.fromkeys(replace(size, decodes=min(size.decodes, rows)) for size in sizes))
 
 
-@dataclass(frozen=True)
-class GraphCapture:
+class GraphCapture(msgspec.Struct, frozen=True):
     """Which sizes become graphs, and how much steps may be delayed for it."""
 
     sizes: Sequence[GraphSize] = ()
@@ -199,8 +199,7 @@ class StallBudget:
         self.wait()
 
 
-@dataclass(frozen=True)
-class StepGraph:
+class StepGraph(msgspec.Struct, frozen=True):
     """Two graphs of a step, because rows with grammars get their masks in between."""
 
     size: GraphSize

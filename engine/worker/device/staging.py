@@ -9,10 +9,10 @@ packed. One buffer on the device is enough, since copies and kernels run in stre
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -29,8 +29,7 @@ Numbers = npt.NDArray[Any]
 """int64 or int32, as the section says."""
 
 
-@dataclass(frozen=True)
-class Shape:
+class Shape(msgspec.Struct, frozen=True):
     """Lengths of a step's sections."""
 
     rows: int
@@ -55,8 +54,7 @@ class Shape:
     """Slots of adapter tables; 0: no row has an adapter."""
 
 
-@dataclass(frozen=True)
-class Inputs:
+class Inputs(msgspec.Struct, frozen=True):
     """The sections of one step on the device."""
 
     tokens: torch.Tensor

@@ -2,12 +2,12 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 import torch
+from msgspec.structs import replace
 
 from stentor.protocols.ipc.actors import MemoryLine, WorkerReady
 from stentor.protocols.ipc.cache_groups import NO_HOST, CacheGroup, HostSizes
@@ -44,8 +44,7 @@ _NAMED_BLOCKS: Final = 1 << 17
 the engine, which uses them to identify prefixes."""
 
 
-@dataclass(frozen=True)
-class FormerSizes:
+class FormerSizes(msgspec.Struct, frozen=True):
     """The sizes of a former worker, on which the engine relies."""
 
     blocks: int
@@ -53,8 +52,7 @@ class FormerSizes:
     num_states: int = 0
 
 
-@dataclass(frozen=True)
-class Sizes:
+class Sizes(msgspec.Struct, frozen=True):
     """The division of memory."""
 
     blocks: int

@@ -1,7 +1,6 @@
 """Transcription models that decode frame by frame, and the transcripts of their rows."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -173,8 +172,7 @@ class Transcripts(RowExtras):
         return [RowPooled(slot, _packed(torch.cat(made))) for slot, made in found.items()]
 
 
-@dataclass
-class _Stream:
+class _Stream(msgspec.Struct):
     """The audio that a row has been given."""
 
     state: FramewiseStream

@@ -1,8 +1,7 @@
 """The second tier of the prefix cache, in host memory: its size, and its division into blocks and recurrent states."""
 
-from dataclasses import replace
-
 import torch
+from msgspec.structs import replace
 
 from stentor.protocols.ipc.actors import MemoryLine
 from stentor.protocols.ipc.cache_groups import HostSizes

@@ -7,11 +7,11 @@ says why.
 
 import logging
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Final
 
 import msgspec
 import torch
+from msgspec.structs import replace
 
 from stentor.kernels.native.processor import multiplies_bfloat16
 from stentor.protocols.ipc.actors import MemoryLine, WorkerReady

@@ -1,9 +1,9 @@
 """Rows whose prompts are pooled to vectors or scores."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import torch
+from msgspec.structs import replace
 
 from stentor.protocols.ipc.pooling import Pooled, Pooling
 from stentor.protocols.ipc.steps import NewRow, RowPooled, RowStep, StepPlan

@@ -3,10 +3,11 @@
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
+import msgspec
 import torch
+from msgspec.structs import replace
 
 from stentor.kernels import native
 from stentor.kernels.linear_packed.crossover import describe_crossover, measure_crossover
@@ -50,8 +51,7 @@ _WHOLE_GROUPS = 1 << 10
 """A number of inputs and outputs that every group size divides."""
 
 
-@dataclass(frozen=True)
-class Setup:
+class Setup(msgspec.Struct, frozen=True):
     runner: ModelRunner[Any, Any]
     executor: Callable[[Send, DeviceLease | None], Executor]
     """Makes the executor of its steps."""

@@ -1,10 +1,10 @@
 """Streamed audio of a transcription model's rows: each position reads its part."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
+from msgspec.structs import replace
 
 from stentor.protocols.ipc.steps import RowStep, StepPlan
 

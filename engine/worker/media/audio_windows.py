@@ -1,10 +1,10 @@
 """Windows of audio for the rows of an encoder-decoder: encoding, cross-attention, alignment."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 import torch
+from msgspec.structs import replace
 
 from stentor.protocols.ipc.audio import AlignmentOutput, PromptProbe
 from stentor.protocols.ipc.steps import NewRow, RowAlignment, RowStep, StepPlan

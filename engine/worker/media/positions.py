@@ -1,8 +1,8 @@
 """m-rope positions: frame, row and column of media tokens."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from stentor.protocols.ipc.steps import RowSpan
@@ -14,8 +14,7 @@ Run = tuple[int, int]
 """Placeholders at positions [first, end) of a prompt."""
 
 
-@dataclass(frozen=True)
-class MediaPositions:
+class MediaPositions(msgspec.Struct, frozen=True):
     """The m-rope positions of a prompt and the text behind it.
 
     A picture takes as many positions as its longer side has embeddings, however many embeddings it has: the position of

@@ -3,13 +3,13 @@
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final, Protocol
 
 import msgspec
 import numpy as np
 import torch
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from stentor.kernels import WholeSpan
@@ -46,8 +46,7 @@ class NoTower:
         raise ValueError(f"the model takes no {payload.modality}")
 
 
-@dataclass(frozen=True)
-class PlacedRow:
+class PlacedRow(msgspec.Struct, frozen=True):
     """A row's tokens [start, start + count) in a pass, where they begin at index ``first``."""
 
     slot: int
@@ -66,8 +65,7 @@ def placed(rows: Sequence[RowStep]) -> Iterator[PlacedRow]:
         first += row.count
 
 
-@dataclass(frozen=True)
-class _Span:
+class _Span(msgspec.Struct, frozen=True):
     """One medium of a row."""
 
     encoder_slot: int
@@ -77,8 +75,7 @@ class _Span:
     """Whether its tokens see those before them alone."""
 
 
-@dataclass(frozen=True)
-class _Failure:
+class _Failure(msgspec.Struct, frozen=True):
     """Why a medium could not be encoded."""
 
     why: str
@@ -86,8 +83,7 @@ class _Failure:
     """Whether the medium is at fault, and not the machine."""
 
 
-@dataclass(frozen=True)
-class _Row:
+class _Row(msgspec.Struct, frozen=True):
     spans: list[_Span]
     positions: MediaPositions | None
     """None: a token's position is its index."""
@@ -95,13 +91,13 @@ class _Row:
     """Why its media cannot be used; "" if they can."""
     first: int = -1
     """Where the first medium begins."""
-    words: Int64 = field(default_factory=lambda: _NOWHERE)
+    words: Int64 = msgspec.field(default_factory=lambda: _NOWHERE)
     """Positions of text tokens that stand for embeddings of the tower."""
-    which: Int64 = field(default_factory=lambda: _NOWHERE)
+    which: Int64 = msgspec.field(default_factory=lambda: _NOWHERE)
     """The embedding of each of these."""
     whole: int = 0
     """Tokens from the first on that see each other."""
-    marks: Int64 = field(default_factory=lambda: _NOWHERE)
+    marks: Int64 = msgspec.field(default_factory=lambda: _NOWHERE)
     """Positions of text tokens that use the experts of media."""
     seen: Sequence[SeenSpan] = ()
     """Media to which positions attend, in place of :attr:`spans`."""

@@ -1,16 +1,16 @@
 """Which media the tokens of a row attend to, where media stand at one token each and attention reaches back to them."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from stentor.protocols.ipc.steps import RowSpan
 
 _NEVER: Final = 1 << 62
 
 
-@dataclass(frozen=True)
-class SeenSpan:
+class SeenSpan(msgspec.Struct, frozen=True):
     """The positions [start, end) of a row see these media."""
 
     start: int

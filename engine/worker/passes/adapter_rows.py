@@ -1,8 +1,9 @@
 """Which adapter each row of a worker has, for a pass over some of them."""
 
+import dataclasses
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 
+import msgspec
 import numpy as np
 import torch
 
@@ -42,7 +43,7 @@ class AdapterRowsOf(RowExtras):
     def extend(self, batch: ForwardBatch, rows: Sequence[RowStep]) -> ForwardBatch:
         store, lengths = self.store, [row.count for row in rows]
         found = AdapterRows.of(self.slots([row.slot for row in rows]), lengths, store.device, store.tables)
-        return replace(batch, adapter_rows=found)
+        return msgspec.structs.replace(batch, adapter_rows=found)
 
     def any_of(self, rows: Sequence[RowStep]) -> bool:
         """Whether any of these rows has an adapter."""
@@ -56,14 +57,14 @@ class AdapterRowsOf(RowExtras):
         if not self.store.has_loose(adapters):
             return None
         found = AdapterRows.of(adapters, np.diff(own["query_start"]).tolist(), torch.device("cpu"))
-        return None if found is None else replace(found, rows=memory.bring(found.rows.numpy()))
+        return None if found is None else dataclasses.replace(found, rows=memory.bring(found.rows.numpy()))
 
     def alike(self, row: int, count: int, memory: StepMemory) -> AdapterRows | None:
         """The adapter of ``count`` tokens that all belong to one row; None if it has none."""
         if (slot := self._adapters.get(row, -1)) < 0:
             return None
         numbers = memory.bring(group_rows(np.full(count, slot), self.store.tables))
-        return replace(NOBODY, groups=RowGroups.of(numbers, count))
+        return dataclasses.replace(NOBODY, groups=RowGroups.of(numbers, count))
 
     def slots(self, rows: Iterable[int]) -> list[int]:
         """The adapter slots of rows; -1 without one."""

@@ -3,9 +3,10 @@
 Nothing here waits for the device or reads tensor values on the host, so all of it can be captured as a graph.
 """
 
+import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
+import msgspec
 import torch
 
 from stentor.kernels import AttentionBatch
@@ -19,8 +20,7 @@ from ..rows.states import RowStates
 from ..sampling.device_sampler import DeviceSampler
 
 
-@dataclass(frozen=True)
-class RowBuffers:
+class RowBuffers(msgspec.Struct, frozen=True):
     """The device's tensors for rows, kept between steps."""
 
     tables: torch.Tensor
@@ -127,7 +127,7 @@ class DeviceStep:
             )
         rows = None
         if shape.adapter_slots:
-            rows = replace(adapters, groups=RowGroups.of(inputs.adapter_tokens, shape.tokens))
+            rows = dataclasses.replace(adapters, groups=RowGroups.of(inputs.adapter_tokens, shape.tokens))
         return self._model.forward(
             ForwardBatch(
                 inputs.tokens,
@@ -153,7 +153,7 @@ class DeviceStep:
         """Compute the logits of the rows that sample from ``hidden`` [draws, hidden]."""
         rows = None
         if shape.adapter_slots:
-            rows = replace(NOBODY, groups=RowGroups.of(inputs.adapter_draws, shape.draws))
+            rows = dataclasses.replace(NOBODY, groups=RowGroups.of(inputs.adapter_draws, shape.draws))
         self._model.logits(hidden, out=self._buffers.logits.narrow(0, 0, hidden.shape[0]), adapters=rows)
 
     def draw(self, inputs: Inputs, draws: int) -> None:

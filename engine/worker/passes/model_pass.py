@@ -2,9 +2,10 @@
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
 
+import msgspec
 import torch
+from msgspec.structs import replace
 
 from stentor.kernels.forward import Step
 from stentor.protocols.ipc.steps import RowStep
@@ -25,8 +26,7 @@ from .pass_graphs import PassGraphs, Replayed
 ServedModel = Decoder | TransformersDecoder | EncoderDecoder | FramewiseTranscriber | StreamedTranscriber | PoolingModel
 
 
-@dataclass(frozen=True)
-class PassResult:
+class PassResult(msgspec.Struct, frozen=True):
     """The results of a pass; tensors are valid until the next one."""
 
     logits: torch.Tensor | None = None
@@ -39,7 +39,7 @@ class PassResult:
     """float [tokens, layers · hidden]: the stream before the requested layers."""
     adapters: AdapterRows | None = None
     """Adapters of the hidden states, if rows have some."""
-    findings: ExtraResults = field(default_factory=ExtraResults)
+    findings: ExtraResults = msgspec.field(default_factory=ExtraResults)
 
 
 class ModelPass:

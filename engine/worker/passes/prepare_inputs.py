@@ -1,8 +1,8 @@
 """The numbers of a step for a device, decode rows first."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from stentor.protocols.ipc.steps import RowStep
@@ -12,8 +12,7 @@ from ..device.staging import Numbers, Shape
 from ..rows.rows import Int64, RowTable, lay_out
 
 
-@dataclass(frozen=True)
-class StepNumbers:
+class StepNumbers(msgspec.Struct, frozen=True):
     """One step, with its rows concatenated."""
 
     sections: dict[str, Numbers]

@@ -4,11 +4,10 @@
 device at once.
 """
 
-import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 import numpy as np
 
 from stentor.kernels.low_rank.rows import group_rows
@@ -24,8 +23,7 @@ _NO_SLOTS: Final = np.zeros(0, dtype=np.int64)
 _NO_GROUPS: Final = np.zeros(0, dtype=np.int32)
 
 
-@dataclass(frozen=True)
-class StagedStep:
+class StagedStep(msgspec.Struct, frozen=True):
     numbers: StepNumbers
     """The rows' numbers, which the host needs to read the results."""
     shape: Shape
@@ -75,7 +73,7 @@ def stage(
         **_grouped(numbers, adapters),
         "logprob_rows": np.array(logprob_rows, dtype=np.int64),
     }
-    shape = dataclasses.replace(
+    shape = msgspec.structs.replace(
         numbers.shape,
         state_rows=len(writes),
         adapter_slots=0 if adapters is None else adapters.store.tables,

@@ -1,8 +1,8 @@
 """Makes the tensors of a forward pass from a step's plan."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 import torch
 
@@ -14,8 +14,7 @@ from ...layers.varlen_batch import VarlenBatch
 from .rows import Layout, RowTable, lay_out
 
 
-@dataclass(frozen=True)
-class Batch:
+class Batch(msgspec.Struct, frozen=True):
     """One forward pass over the rows of a step, concatenated."""
 
     forward: ForwardBatch

@@ -2,12 +2,12 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 import torch
+from msgspec.structs import replace
 
 from stentor import kernels
 from stentor.protocols.ipc.steps import RowStep, StepResult
@@ -17,8 +17,7 @@ from ...layers.linear.adapters import rows_among
 from .rows import Int64
 
 
-@dataclass(frozen=True)
-class _Row:
+class _Row(msgspec.Struct, frozen=True):
     """A row with drafts in the current step."""
 
     draws: int

@@ -1,9 +1,9 @@
 """What a model's rows have or want besides tokens: media, recurrent states, adapters, experts, pooled states."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import TypeVar
 
+import msgspec
 import torch
 
 from stentor.protocols.ipc.inputs import ArenaRef
@@ -13,14 +13,13 @@ from ...layers.forward_batch import ForwardBatch
 from .batch import Batch
 
 
-@dataclass(frozen=True)
-class ExtraResults:
+class ExtraResults(msgspec.Struct, frozen=True):
     """Results of a pass besides tokens."""
 
-    alignments: list[RowAlignment] = field(default_factory=list)
-    pooled: list[RowPooled] = field(default_factory=list)
-    routed: list[RowExperts] = field(default_factory=list)
-    faults: list[RowFault] = field(default_factory=list)
+    alignments: list[RowAlignment] = msgspec.field(default_factory=list)
+    pooled: list[RowPooled] = msgspec.field(default_factory=list)
+    routed: list[RowExperts] = msgspec.field(default_factory=list)
+    faults: list[RowFault] = msgspec.field(default_factory=list)
 
 
 MediaReader = Callable[[ArenaRef], bytes | memoryview]

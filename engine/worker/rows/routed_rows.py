@@ -1,9 +1,9 @@
 """Rows that ask for the experts of their positions."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import torch
+from msgspec.structs import replace
 
 from stentor.protocols.ipc.steps import ExpertShape, RowExperts, RowStep, StepPlan
 

@@ -1,7 +1,6 @@
 """A worker's state of each row between steps: its tokens and its block table."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -20,8 +19,7 @@ _LOGIT_ROWS: Final = 64
 Int64 = npt.NDArray[np.int64]
 
 
-@dataclass(frozen=True)
-class RowLimits:
+class RowLimits(msgspec.Struct, frozen=True):
     """How many rows a worker holds, and what each may become."""
 
     slots: int
@@ -42,8 +40,7 @@ def with_forks(plan: StepPlan) -> StepPlan:
     return msgspec.structs.replace(plan, new=new, forks=[])
 
 
-@dataclass(frozen=True)
-class PromptWork:
+class PromptWork(msgspec.Struct, frozen=True):
     """Prompt tokens of one row whose log-probabilities are wanted."""
 
     slot: int
@@ -62,8 +59,7 @@ class PromptWork:
             yield self.first + offset, self.tokens[offset : offset + _LOGIT_ROWS]
 
 
-@dataclass(frozen=True)
-class Layout:
+class Layout(msgspec.Struct, frozen=True):
     """The tokens of some rows, concatenated."""
 
     slots: Int64

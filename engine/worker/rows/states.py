@@ -2,11 +2,12 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import torch
+from msgspec.structs import replace
 
 from stentor import kernels
 from stentor.kernels.native.memory import empty_huge
@@ -28,8 +29,7 @@ _DTYPES: Mapping[StateDType, torch.dtype] = {
 }
 
 
-@dataclass(frozen=True)
-class StateDTypes:
+class StateDTypes(msgspec.Struct, frozen=True):
     """Dtypes of recurrent states."""
 
     inputs: torch.dtype

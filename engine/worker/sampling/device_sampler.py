@@ -1,8 +1,8 @@
 """Brings rows' sampling parameters into the device's sampler tables."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -19,8 +19,7 @@ from .masks import SlotMasks
 Int32 = npt.NDArray[np.int32]
 
 
-@dataclass(frozen=True)
-class TableWrite:
+class TableWrite(msgspec.Struct, frozen=True):
     """A change of one table line: ``data[begin:end]`` is written to the line of ``slot``."""
 
     table: str
@@ -29,8 +28,7 @@ class TableWrite:
     end: int
 
 
-@dataclass(frozen=True)
-class NewSamplingParams:
+class NewSamplingParams(msgspec.Struct, frozen=True):
     """The sampling parameters of the rows that enter in one step."""
 
     slots: npt.NDArray[np.int64]

@@ -2,8 +2,8 @@
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+import msgspec
 import torch
 
 from stentor.kernels import sampling
@@ -16,8 +16,7 @@ from .masks import NO_MASKS, SlotMasks, lowest, restrict_rows_
 from .sampler_rows import SampledRow
 
 
-@dataclass
-class _Edits:
+class _Edits(msgspec.Struct):
     """Inputs of one in-place operation: rows of the logits, and for each row its part of flat lists."""
 
     rows: list[int]

@@ -1,12 +1,12 @@
 """Checks a worker's options against the model, and chooses dtypes, device and ranks, before the model is made."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Final
 
 import msgspec
 import torch
+from msgspec.structs import replace
 
 from stentor.kernels import native
 from stentor.kernels.linear_packed import PLAIN
@@ -44,8 +44,7 @@ _NOT_OURS: Final = "adapters are served of Whisper and of models of text that ru
 _CPU: Final = torch.device("cpu")
 
 
-@dataclass(frozen=True)
-class SetupChoices:
+class SetupChoices(msgspec.Struct, frozen=True):
     """Decisions about a worker that precede the making of its model."""
 
     config: WorkerConfig

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -108,8 +107,7 @@ def set_up_family(
     )
 
 
-@dataclass(frozen=True)
-class _Running:
+class _Running(msgspec.Struct, frozen=True):
     """The parts that run the model's steps, with their sizes and start-up notes."""
 
     config: WorkerConfig

@@ -1,10 +1,10 @@
 """Sets up a text model that runs one step ahead on a device: measures a step, and gives the rest to the KV cache."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 
 import torch
+from msgspec.structs import replace
 
 from stentor.protocols.ipc.actors import MemoryLine
 from stentor.protocols.ipc.config import WorkerConfig

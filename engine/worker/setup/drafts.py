@@ -1,13 +1,13 @@
 """Sets up speculative decoding: which proposer a worker has."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Final
 
 import msgspec
 import torch
+from msgspec.structs import replace
 
 from stentor.protocols.ipc.actors import MemoryLine
 from stentor.protocols.ipc.config import BY_MODELS, DraftMethod, WorkerConfig
@@ -58,8 +58,7 @@ def make_proposer(config: WorkerConfig) -> Proposer | None:
     )
 
 
-@dataclass(frozen=True)
-class DraftSource:
+class DraftSource(msgspec.Struct, frozen=True):
     """A draft model or draft head that is not loaded. Its caches are further layers of the verifying model's, in the
     same blocks."""
 

@@ -2,11 +2,11 @@
 
 from collections import Counter
 from contextlib import nullcontext
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from stentor.kernels.launching.dry_run import compiling
 from stentor.kernels.launching.precompiled import fill

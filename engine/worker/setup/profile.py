@@ -1,8 +1,9 @@
 """Measures a device's memory in the largest step, before the KV cache takes the rest."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Final, Protocol
+
+import msgspec
 
 from stentor.protocols.ipc.actors import MemoryLine
 from stentor.protocols.ipc.sampling import MAX_LOGPROBS, SamplingParams
@@ -13,8 +14,7 @@ from ..device.device import Device
 from ..device.graphs import GraphSize
 
 
-@dataclass(frozen=True)
-class MemoryProfile:
+class MemoryProfile(msgspec.Struct, frozen=True):
     """Bytes of device memory by use."""
 
     total: int

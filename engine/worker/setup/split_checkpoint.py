@@ -1,7 +1,8 @@
 """A checkpoint of which each of several workers takes a part."""
 
-from dataclasses import replace
 from functools import partial
+
+from msgspec.structs import replace
 
 from stentor.protocols.ipc.config import WorkerConfig
 

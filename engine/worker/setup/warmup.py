@@ -6,8 +6,9 @@ divides them.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from functools import partial
+
+from msgspec.structs import replace
 
 from stentor.kernels import MAX_DECODE_QUERY_LEN
 from stentor.protocols.ipc.sampling import MAX_LOGPROBS, SamplingParams

@@ -1,8 +1,9 @@
 """Drafts sampled by a smaller model or a head, whose cache shares the blocks of the verifying model."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol
+
+import msgspec
 
 from stentor.protocols.ipc.steps import NewRow, RowStep
 
@@ -14,8 +15,7 @@ from ..rows.rows import RowTable
 from ..sampling.sampler import Sampler
 
 
-@dataclass(frozen=True)
-class ProposingModel:
+class ProposingModel(msgspec.Struct, frozen=True):
     """A draft model or a draft head."""
 
     model: Decoder | DraftHead

@@ -2,9 +2,9 @@
 
 import copy
 from collections.abc import Sequence
-from dataclasses import replace
 
 import torch
+from msgspec.structs import replace
 
 from stentor.kernels import WholeSpan
 from stentor.protocols.ipc.steps import RowStep

@@ -1,9 +1,10 @@
 """Suffix decoding (arXiv:2411.04975): proposes what followed a row's last tokens, in it or in past answers."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from typing import Final
+
+import msgspec
 
 from stentor.protocols.ipc.config import SpeculativeConfig
 from stentor.protocols.ipc.steps import NewRow
@@ -16,8 +17,7 @@ _RING_BITS: Final = 20
 """Ring of a million tokens: 28 MiB."""
 
 
-@dataclass(slots=True)
-class _Row:
+class _Row(msgspec.Struct):
     text: NgramIndex
     prompt_len: int
     domain: bytes

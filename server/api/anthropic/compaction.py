@@ -5,7 +5,6 @@ The summary is the first block of the answer. The client sends it back, and what
 
 from collections.abc import Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -31,8 +30,7 @@ _WISH: Final = (
 )
 
 
-@dataclass(frozen=True)
-class Compaction:
+class Compaction(msgspec.Struct, frozen=True):
     """A conversation's summary, and what it took to write it."""
 
     summary: str | None

@@ -4,7 +4,6 @@ Edits apply in their order, each to what those before it left, and none reaches 
 """
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -39,8 +38,7 @@ _Place = tuple[int, int]
 _Blocks = list[list[InputBlock]]
 
 
-@dataclass(frozen=True)
-class Edited:
+class Edited(msgspec.Struct, frozen=True):
     messages: list[InputMessage]
     applied: list[ToolUsesCleared | ThinkingCleared]
 

@@ -1,7 +1,6 @@
 """Deltas as Anthropic's messages: the whole message, and the stream of its events."""
 
 from collections.abc import AsyncIterable
-from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
@@ -41,8 +40,7 @@ _GROWTH: Final[dict[type[GeneratedContent], bytes]] = {
 _DELTA_TAIL: Final = b"}}\n\n"
 
 
-@dataclass(frozen=True)
-class MessageShape:
+class MessageShape(msgspec.Struct, frozen=True):
     """Facts about an answer before it is generated."""
 
     message_id: str

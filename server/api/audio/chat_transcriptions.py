@@ -1,8 +1,8 @@
 """``/v1/audio/transcriptions`` and ``translations`` by a chat model: a file is a few chat requests."""
 
 from contextlib import aclosing
-from dataclasses import dataclass
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
@@ -24,8 +24,7 @@ from .transcript_events import TranscriptEvents
 from .transcription_encoder import JSON, TEXT, TranscriptShape, transcript
 
 
-@dataclass(frozen=True)
-class ResolvedChat:
+class ResolvedChat(msgspec.Struct, frozen=True):
     """A form's request to such a model."""
 
     form: TranslationForm

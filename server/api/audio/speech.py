@@ -4,10 +4,10 @@ import base64
 import math
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -77,8 +77,7 @@ OPERATIONS: Final[Operations] = {
 _SAMPLE_BYTES: Final = 2
 
 
-@dataclass(frozen=True)
-class SpeechServices:
+class SpeechServices(msgspec.Struct, frozen=True):
     """Services of these routes."""
 
     admission: AdmissionControl

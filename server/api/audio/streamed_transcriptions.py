@@ -1,8 +1,8 @@
 """``/v1/audio/transcriptions`` of a streaming transcription model: a file is transcribed as if it were being spoken."""
 
 from contextlib import aclosing
-from dataclasses import dataclass
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
@@ -23,8 +23,7 @@ from .transcript_events import TranscriptEvents
 from .transcription_encoder import JSON, TEXT, TranscriptShape, transcript
 
 
-@dataclass(frozen=True)
-class ResolvedStream:
+class ResolvedStream(msgspec.Struct, frozen=True):
     """A form's request to such a model."""
 
     form: TranscriptionForm

@@ -1,9 +1,9 @@
 """Events of a streamed transcript: each is OpenAI's and vLLM's at once, as ``stream`` does not tell which."""
 
 import time
-from dataclasses import dataclass, field
 from typing import Literal, Self
 
+import msgspec
 from msgspec import UNSET, UnsetType
 
 from stentor.protocols.openai.transcription import (
@@ -25,8 +25,7 @@ from ...http.sse import DONE, frame_of
 ChunkName = Literal["transcription.chunk", "translation.chunk"]
 
 
-@dataclass(frozen=True)
-class TokenCounts:
+class TokenCounts(msgspec.Struct, frozen=True):
     """Tokens that the model has read and written so far."""
 
     audio: int
@@ -37,8 +36,7 @@ class TokenCounts:
         return Usage.of(self.audio + self.text, self.written, 0)
 
 
-@dataclass(frozen=True)
-class TranscriptEvents:
+class TranscriptEvents(msgspec.Struct, frozen=True):
     """Frames of one stream."""
 
     id: str
@@ -48,7 +46,7 @@ class TranscriptEvents:
     """Counts tokens in a last chunk of vLLM's."""
     continuous_usage: bool = False
     """Counts them in every delta."""
-    created: int = field(default_factory=lambda: int(time.time()))
+    created: int = msgspec.field(default_factory=lambda: int(time.time()))
 
     @classmethod
     def of(cls, form: TranslationForm, model: str, request_id: str, *, force_usage: bool) -> Self:

@@ -2,9 +2,9 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final, Literal
 
+import msgspec
 from msgspec import UNSET, UnsetType
 
 from stentor.protocols.common.encoding import encode
@@ -31,8 +31,7 @@ VTT: Final = "text/vtt; charset=utf-8"
 SRT: Final = "application/x-subrip; charset=utf-8"
 
 
-@dataclass(frozen=True)
-class TranscriptShape:
+class TranscriptShape(msgspec.Struct, frozen=True):
     """The form of one request's answer."""
 
     format: ResponseFormat

@@ -2,7 +2,6 @@
 
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
-from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -69,8 +68,7 @@ _PROMPT_CHARS: Final = 4096
 """The model only reads the end of a prompt; this many characters hold more tokens than that."""
 
 
-@dataclass(frozen=True)
-class TranscriptionServices:
+class TranscriptionServices(msgspec.Struct, frozen=True):
     """Services of these routes."""
 
     admission: AdmissionControl
@@ -148,8 +146,7 @@ async def _answer(
     return Response(content, media_type=media_type)
 
 
-@dataclass(frozen=True)
-class ResolvedTranscription:
+class ResolvedTranscription(msgspec.Struct, frozen=True):
     """A form's request."""
 
     form: TranslationForm

@@ -1,9 +1,10 @@
 """``POST /v1/chat/completions``."""
 
 from contextlib import aclosing
-from dataclasses import dataclass, replace
 from typing import Final
 
+import msgspec
+from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.routing import Route
 from starlette.types import ASGIApp
@@ -33,8 +34,7 @@ OPERATIONS: Final[Operations] = {
 }
 
 
-@dataclass(frozen=True)
-class ChatServices:
+class ChatServices(msgspec.Struct, frozen=True):
     """Services of chat completions, with the store for clients that request it."""
 
     chat: ChatModel

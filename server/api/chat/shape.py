@@ -1,8 +1,9 @@
 """The requested contents of a chat completion, streamed or whole."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from secrets import token_hex
+
+import msgspec
 
 from stentor.protocols.ipc.deltas import Finish
 from stentor.protocols.openai.chat import ChatFinishReason
@@ -13,8 +14,7 @@ from ..common.chunks import AnswerShape
 _ID_BYTES = 12
 
 
-@dataclass(frozen=True, kw_only=True)
-class ChatShape(AnswerShape):
+class ChatShape(AnswerShape, frozen=True, kw_only=True):
     prompt: list[int]
     top_logprobs: int | None = None
     """None: no log-probabilities."""
@@ -25,7 +25,7 @@ class ChatShape(AnswerShape):
     """The prompt with its special tokens, if the answer has it."""
     echo: str = ""
     """The text that each choice begins with."""
-    media_tokens: Mapping[str, int] = field(default_factory=dict)
+    media_tokens: Mapping[str, int] = msgspec.field(default_factory=dict)
     """Prompt tokens of media, by modality."""
 
     def finish_reason(self, finish: Finish, called: bool, whole: bool) -> ChatFinishReason:

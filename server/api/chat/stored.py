@@ -4,7 +4,6 @@ import logging
 import re
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from dataclasses import dataclass
 from functools import partial
 from secrets import token_hex
 from typing import Any, Final
@@ -67,8 +66,7 @@ _MOST_LISTED: Final = 100
 _FILTER: Final = re.compile(r"metadata\[(.*)\]", re.DOTALL)
 
 
-@dataclass(frozen=True)
-class Keeping:
+class Keeping(msgspec.Struct, frozen=True):
     """The stored parts of one chat completion beside the answer."""
 
     store: Database

@@ -1,9 +1,9 @@
 """Deltas as Cohere's answers: the whole one, and the stream of its events."""
 
 from collections.abc import AsyncIterable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 from msgspec import UNSET
 
 from stentor.protocols.anthropic.objects import GeneratedContent, TextContent, ThinkingContent, ToolUseContent
@@ -33,8 +33,7 @@ from ..anthropic.blocks import BlockDelta, BlockEvent, Blocks, BlockStart, Block
 _NO_ARGUMENTS = "{}"
 
 
-@dataclass(frozen=True)
-class ChatShape:
+class ChatShape(msgspec.Struct, frozen=True):
     """Facts about an answer before it is generated."""
 
     id: str
@@ -89,12 +88,11 @@ class _Progress:
         return CohereUsage(tokens, tokens, self._cached)
 
 
-@dataclass
-class _Gathered:
+class _Gathered(msgspec.Struct):
     """One block with all that it grew by."""
 
     block: GeneratedContent
-    pieces: list[str] = field(default_factory=list)
+    pieces: list[str] = msgspec.field(default_factory=list)
 
 
 async def whole_answer(shape: ChatShape, batches: AsyncIterable[list[Delta]]) -> CohereChatResponse:

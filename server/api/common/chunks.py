@@ -5,7 +5,6 @@ A streamed token costs one JSON-encoded string between two constants; the rest o
 
 import hashlib
 import time
-from dataclasses import dataclass
 from typing import Any, Final, Self
 
 import msgspec
@@ -40,8 +39,7 @@ def fingerprint_of(config: ModelConfig) -> str:
     return f"stentor-{stentor.__version__}-{hashlib.sha256(repr(told).encode()).hexdigest()[:8]}"
 
 
-@dataclass(frozen=True)
-class AnswerShape:
+class AnswerShape(msgspec.Struct, frozen=True):
     """Requested contents of an answer, in chat and in completions."""
 
     response_id: str
@@ -101,8 +99,7 @@ class AnswerShape:
         return ChunkFrame(head, self.include_usage, self.continuous_usage)
 
 
-@dataclass(frozen=True)
-class ChunkFrame:
+class ChunkFrame(msgspec.Struct, frozen=True):
     """The constant parts of every chunk of one response, and how usage ends them.
 
     ``data: {"id":…,"choices":[`` *choice* ``]`` *usage* ``}``

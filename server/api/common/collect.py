@@ -1,8 +1,9 @@
 """A whole generation gathered from its deltas, for responses that are not streamed."""
 
 from collections.abc import AsyncIterable, Sequence
-from dataclasses import dataclass, field
 from typing import Protocol, assert_never
+
+import msgspec
 
 from stentor.protocols.ipc.deltas import (
     Delta,
@@ -21,14 +22,13 @@ from ...common.errors import GenerationFailed, generation_error
 from .answer_clock import AnswerClock
 
 
-@dataclass
-class Call:
+class Call(msgspec.Struct):
     """One call of a tool."""
 
     name: str
     id: str | None
     """The model's id for the call, if it wrote one."""
-    pieces: list[str] = field(default_factory=list)
+    pieces: list[str] = msgspec.field(default_factory=list)
     ended: bool = False
     """False if the output was truncated inside the call."""
 
@@ -37,12 +37,11 @@ class Call:
         return "".join(self.pieces)
 
 
-@dataclass
-class CollectedChoice:
-    pieces: list[str] = field(default_factory=list)
-    reasoning: list[str] = field(default_factory=list)
-    calls: list[Call] = field(default_factory=list)
-    tokens: list[int] = field(default_factory=list)
+class CollectedChoice(msgspec.Struct):
+    pieces: list[str] = msgspec.field(default_factory=list)
+    reasoning: list[str] = msgspec.field(default_factory=list)
+    calls: list[Call] = msgspec.field(default_factory=list)
+    tokens: list[int] = msgspec.field(default_factory=list)
     completion_tokens: int = 0
     reasoning_tokens: int = 0
     finish: Finish | None = None
@@ -56,13 +55,12 @@ class CollectedChoice:
         return "".join(self.reasoning)
 
 
-@dataclass
-class CollectedGeneration:
+class CollectedGeneration(msgspec.Struct):
     """All choices over one prompt."""
 
     choices: list[CollectedChoice]
     cached_tokens: int = 0
-    clock: AnswerClock = field(default_factory=AnswerClock)
+    clock: AnswerClock = msgspec.field(default_factory=AnswerClock)
 
     @property
     def completion_tokens(self) -> int:

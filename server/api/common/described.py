@@ -1,18 +1,18 @@
 """Description of a route's request and response, for the OpenAPI document (:mod:`...app.openapi`)."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from functools import partial
 from http import HTTPStatus
 from typing import Any, Final
+
+import msgspec
 
 from ...http.error_shapes import OPENAI, ErrorShape
 
 JSON: Final = "application/json"
 
 
-@dataclass(frozen=True)
-class OtherProtocol:
+class OtherProtocol(msgspec.Struct, frozen=True):
     """What a path takes and answers for the clients of another server with the same path."""
 
     body: Any
@@ -20,8 +20,7 @@ class OtherProtocol:
     errors: ErrorShape
 
 
-@dataclass(frozen=True)
-class Operation:
+class Operation(msgspec.Struct, frozen=True):
     """One path, or one method of it."""
 
     summary: str
@@ -29,7 +28,7 @@ class Operation:
     """Type of the body with status 200; ``str`` for other than JSON; None: the route always refuses."""
     body: Any = None
     """Type of the body of a POST; None: it is not read."""
-    query: Mapping[str, Any] = field(default_factory=dict)
+    query: Mapping[str, Any] = msgspec.field(default_factory=dict)
     """Types of the query's fields."""
     takes_file: bool = False
     """Whether a POST has a form with a file."""

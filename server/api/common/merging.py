@@ -3,8 +3,9 @@
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
 from typing import TypeVar
+
+import msgspec
 
 from ...common.task_scope import TaskScope
 from ...http.sse import Batches
@@ -12,8 +13,7 @@ from ...http.sse import Batches
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class _End:
+class _End(msgspec.Struct, frozen=True):
     """A source has ended; with an error or without."""
 
     error: Exception | None

@@ -4,9 +4,10 @@ A request may hold several prompts; choices are numbered through, ``n`` to a pro
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 
+import msgspec
 from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
 
 from stentor.protocols.common.encoding import encode
 from stentor.protocols.ipc.deltas import Delta, Finish, PromptLogprobs, PromptProcessed, Text
@@ -23,8 +24,7 @@ from ..common.answer_clock import AnswerClock
 from ..common.chunks import NULL, AnswerShape, ChunkFrame
 
 
-@dataclass(frozen=True, kw_only=True)
-class CompletionShape(AnswerShape):
+class CompletionShape(AnswerShape, frozen=True, kw_only=True):
     """Shared by all prompts of a request."""
 
     logprobs: int | None = None
@@ -42,8 +42,7 @@ class CompletionShape(AnswerShape):
         return [CompletionLogprobsBuilder(self.names, self.logprobs, self.silent, before) for _ in range(self.n)]
 
 
-@dataclass
-class TokenCounts:
+class TokenCounts(msgspec.Struct):
     """Tokens of all prompts of a request so far."""
 
     prompt: int

@@ -1,9 +1,9 @@
 """``POST /v1/embeddings``, and Cohere's ``/v2/embed``."""
 
-from dataclasses import replace
 from typing import Any, Final
 
 from msgspec import UNSET
+from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.routing import Route
 

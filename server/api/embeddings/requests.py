@@ -2,9 +2,9 @@
 
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from typing import TypeVar
 
+import msgspec
 from starlette.requests import Request
 
 from stentor.engine.model_config.encoders.pooling import QUERY
@@ -46,8 +46,7 @@ from ..common.endpoint import name_anew, request_id
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class EmbeddingServices:
+class EmbeddingServices(msgspec.Struct, frozen=True):
     """Services of these routes."""
 
     config: ModelConfig
@@ -65,8 +64,7 @@ class EmbeddingServices:
         return self.admission.limits
 
 
-@dataclass(frozen=True)
-class ResolvedRequest:
+class ResolvedRequest(msgspec.Struct, frozen=True):
     """One request: its model, and its path to the engine."""
 
     model: EmbeddingModel

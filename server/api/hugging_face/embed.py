@@ -1,6 +1,5 @@
 """``/embed``, ``/embed_all`` and ``/embed_sparse`` of Text Embeddings Inference, and the ``/info`` of either server."""
 
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
@@ -70,8 +69,7 @@ RENAMED: Final = {"input": "inputs", "truncate_prompt_tokens": "truncate"}
 """Fields of embeddings, and what they are called here."""
 
 
-@dataclass(frozen=True)
-class _Served:
+class _Served(msgspec.Struct, frozen=True):
     chat: ChatModel
     services: EmbeddingServices
 

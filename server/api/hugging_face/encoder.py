@@ -1,7 +1,6 @@
 """Deltas as answers of Text Generation Inference: the whole one, and the stream of its events."""
 
 from collections.abc import AsyncIterable, Iterator
-from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
@@ -26,8 +25,7 @@ from ...http.sse import frame_of
 _NOTHING: Final = GeneratedToken(0, "", 0.0, True)
 
 
-@dataclass(frozen=True)
-class GenerationShape:
+class GenerationShape(msgspec.Struct, frozen=True):
     """Facts about an answer before it is generated."""
 
     prompt_tokens: int
@@ -39,11 +37,10 @@ class GenerationShape:
     details: bool = False
 
 
-@dataclass
-class _Progress:
+class _Progress(msgspec.Struct):
     """Progress of one answer."""
 
-    texts: list[str] = field(default_factory=list)
+    texts: list[str] = msgspec.field(default_factory=list)
     count: int = 0
     finish: Finish | None = None
 

@@ -3,7 +3,6 @@
 import math
 import time
 from collections.abc import AsyncIterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -28,8 +27,7 @@ from ...http.sse import frame_of
 from ..common.answer_clock import timings_of
 
 
-@dataclass(frozen=True)
-class CompletionShape:
+class CompletionShape(msgspec.Struct, frozen=True):
     """Facts about an answer before it is generated."""
 
     model: str

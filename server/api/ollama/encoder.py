@@ -2,10 +2,10 @@
 
 import time
 from collections.abc import AsyncIterable
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
+import msgspec
 from msgspec import UNSET
 
 from stentor.protocols.common.encoding import encode
@@ -41,8 +41,7 @@ from ..common.object_text import object_of
 NANOSECONDS: Final = 1_000_000_000
 
 
-@dataclass(frozen=True)
-class AnswerShape:
+class AnswerShape(msgspec.Struct, frozen=True):
     """Facts about an answer before it is generated."""
 
     kind: Literal["chat", "generate"]
@@ -84,8 +83,7 @@ class AnswerShape:
         return encode(self.answer()) + b"\n"
 
 
-@dataclass(frozen=True)
-class _Piece:
+class _Piece(msgspec.Struct, frozen=True):
     """Addition of one delta to an answer."""
 
     text: str = ""

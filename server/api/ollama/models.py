@@ -2,11 +2,11 @@
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
 from typing import Any, Final, NoReturn
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -62,8 +62,7 @@ OPERATIONS: Final[Operations] = {
 }
 
 
-@dataclass(frozen=True)
-class _Models:
+class _Models(msgspec.Struct, frozen=True):
     chat: ChatModel
     embedding: EmbeddingModel | None
     created: str

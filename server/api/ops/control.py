@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Final, TypeVar, get_args
 
@@ -103,8 +102,7 @@ OPERATIONS: Final[Operations] = {
 }
 
 
-@dataclass(frozen=True)
-class _Services:
+class _Services(msgspec.Struct, frozen=True):
     control: EngineControl
     admission: AdmissionControl
     metrics: Metrics

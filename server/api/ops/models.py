@@ -1,7 +1,6 @@
 """``GET /v1/models`` and ``/v1/models/{id}``."""
 
 import time
-from dataclasses import dataclass
 from functools import partial
 from typing import Final, Literal
 
@@ -48,8 +47,7 @@ OPERATIONS: Final[Operations] = {
 }
 
 
-@dataclass(frozen=True)
-class _Models:
+class _Models(msgspec.Struct, frozen=True):
     chat: ChatModel
     embedding: EmbeddingModel | None
     created: int

@@ -1,7 +1,6 @@
 """Control in SGLang's paths and shapes, as trainers call it: other weights, pause, memory, cache. For admin keys."""
 
 import time
-from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
 from typing import Annotated, Final, Literal
@@ -145,8 +144,7 @@ OPERATIONS: Final[Operations] = {
 }
 
 
-@dataclass(frozen=True)
-class _Services:
+class _Services(msgspec.Struct, frozen=True):
     weights: WeightServices
     chat: ChatModel
     """The main model, also where it does not chat."""

@@ -2,9 +2,9 @@
 
 from array import array
 from collections.abc import AsyncGenerator, Sequence
-from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
@@ -45,8 +45,7 @@ OPERATIONS: Final[Operations] = {
 }
 
 
-@dataclass(frozen=True)
-class TokenServices:
+class TokenServices(msgspec.Struct, frozen=True):
     chat: ChatModel
     embedding: EmbeddingModel | None
 
@@ -55,8 +54,7 @@ class TokenServices:
         return self.chat.admission
 
 
-@dataclass(frozen=True)
-class _TextSide:
+class _TextSide(msgspec.Struct, frozen=True):
     """The text side of one model."""
 
     pool: TokenizerPool

@@ -1,7 +1,6 @@
 """Other weights for the main model, for admin keys. Paths are vLLM's; weights come from a folder or file."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Final
 
@@ -101,8 +100,7 @@ OPERATIONS: Final[Operations] = {
 }
 
 
-@dataclass(frozen=True)
-class WeightServices:
+class WeightServices(msgspec.Struct, frozen=True):
     """What the routes about weights use."""
 
     control: EngineControl

@@ -5,9 +5,9 @@ Without a stream, the caller ignores the events and takes the object.
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, Literal
 
+import msgspec
 from msgspec import UNSET
 
 from stentor.protocols.common.errors import BadRequest
@@ -56,8 +56,7 @@ _CALLS: Final[Mapping[CallKind, type[McpCallItem]]] = {
 }
 
 
-@dataclass(frozen=True)
-class ServedTool:
+class ServedTool(msgspec.Struct, frozen=True):
     """A function that the model is offered, and that the server has run by another one."""
 
     server_label: str

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -53,8 +52,7 @@ _WISH: Final = {
 }
 
 
-@dataclass(frozen=True)
-class ConversationItems:
+class ConversationItems(msgspec.Struct, frozen=True):
     """The items of a prompt."""
 
     history: list[Item]
@@ -72,8 +70,7 @@ class ConversationItems:
         return {item["id"]: f"input[{index}]" for index, item in enumerate(self.given)}
 
 
-@dataclass(frozen=True)
-class Prepared:
+class Prepared(msgspec.Struct, frozen=True):
     """A request that is ready to run."""
 
     request: ResponseRequest

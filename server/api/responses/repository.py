@@ -1,7 +1,6 @@
 """State of a response, running or stored."""
 
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -27,8 +26,7 @@ DEFAULT_PAGE: Final = 20
 MAX_PAGE: Final = 100
 
 
-@dataclass(frozen=True)
-class Found:
+class Found(msgspec.Struct, frozen=True):
     """One response of a caller."""
 
     id: str

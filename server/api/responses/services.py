@@ -1,9 +1,9 @@
 """Services of the server for the Responses API."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import anyio
+import msgspec
 
 from stentor.protocols.common.limits import Limits
 
@@ -16,8 +16,7 @@ from ...storage.database import Database
 from ...tools.gateway import McpGateway
 
 
-@dataclass(frozen=True)
-class ResponseServices:
+class ResponseServices(msgspec.Struct, frozen=True):
     """For its routes and background work."""
 
     chat: ChatModel

@@ -1,6 +1,5 @@
 """The three ways in which a response is made: at once, as a stream, and in the background."""
 
-import dataclasses
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import AbstractContextManager, ExitStack
@@ -52,7 +51,7 @@ async def run_in_background(services: ResponseServices, prepared: Prepared) -> R
     if prepared.chat.seed is None:
         # drawn here, since another server must be able to resume from the stored state
         seed = int.from_bytes(os.urandom(7), "little")
-        prepared = dataclasses.replace(prepared, chat=msgspec.structs.replace(prepared.chat, seed=seed))
+        prepared = msgspec.structs.replace(prepared, chat=msgspec.structs.replace(prepared.chat, seed=seed))
     with ExitStack() as stack:
         stack.enter_context(services.live.room(prepared.caller))
         # its own place in the queue: that of the request is given back with the answer

@@ -7,7 +7,6 @@ the response waits for results of the client's tools, to the request that brings
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -48,8 +47,7 @@ Send = Callable[[bytes, str | None], Awaitable[None]]
 """Sends an event on a lane."""
 
 
-@dataclass(frozen=True, eq=False)
-class Steer:
+class Steer(msgspec.Struct, frozen=True, eq=False):
     """Input that has been accepted."""
 
     id: str
@@ -60,8 +58,7 @@ class Steer:
     """What it takes; closed once a request has taken the input, or it is dropped."""
 
 
-@dataclass
-class Steered:
+class Steered(msgspec.Struct):
     """A response that may be steered, and what waits for its end."""
 
     response: ResponseObject
@@ -69,7 +66,7 @@ class Steered:
     refused: str | None
     """Why it cannot be steered."""
     stop: Callable[[], None]
-    steers: list[Steer] = field(default_factory=list)
+    steers: list[Steer] = msgspec.field(default_factory=list)
     events: int = 0
     """Events about its steers, which they number."""
 

@@ -1,9 +1,9 @@
 """``POST /invocations``: SageMaker's requests, in the shape of any endpoint."""
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
+import msgspec
 from starlette.requests import Request
 from starlette.routing import Route
 from starlette.types import ASGIApp
@@ -46,8 +46,7 @@ _VECTORS: Final[Mapping[str, _OfVectors]] = {
 """By the field that identifies the request. ``inputs`` are embedded if there is no chat model."""
 
 
-@dataclass(frozen=True)
-class _Served:
+class _Served(msgspec.Struct, frozen=True):
     chat: ChatServices
     embedding: EmbeddingServices
 

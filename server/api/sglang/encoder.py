@@ -6,9 +6,9 @@ answer.
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
+import msgspec
 from msgspec import UNSET, Raw
 
 from stentor.protocols.common.encoding import encode
@@ -29,8 +29,7 @@ _GROWTH: Final = 256
 its length."""
 
 
-@dataclass(frozen=True)
-class SglangShape:
+class SglangShape(msgspec.Struct, frozen=True):
     """Facts about an answer before it is generated."""
 
     id: str

@@ -2,9 +2,9 @@
 
 import time
 from collections.abc import AsyncIterable, Sequence
-from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 from msgspec import UNSET
 
 from stentor.protocols.common.encoding import encode
@@ -25,8 +25,7 @@ from ..common.collect import collect
 _NOTHING: Final[list[int]] = []
 
 
-@dataclass(frozen=True)
-class TokensShape:
+class TokensShape(msgspec.Struct, frozen=True):
     """Facts about an answer before it is generated."""
 
     request_id: str

@@ -9,8 +9,9 @@ import math
 import time
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
+
+import msgspec
 
 from ...audio.containers import allowing, demuxer_of, opened
 from ..refusal import Refusal
@@ -33,8 +34,7 @@ _BAD_PACKETS: Final = 100
 """Consecutive broken packets that are skipped."""
 
 
-@dataclass(frozen=True)
-class VideoFacts:
+class VideoFacts(msgspec.Struct, frozen=True):
     """Facts about a video before it is decoded."""
 
     frames: int
@@ -49,8 +49,7 @@ class VideoFacts:
         return self.frames / self.fps
 
 
-@dataclass(frozen=True)
-class DecodedVideo:
+class DecodedVideo(msgspec.Struct, frozen=True):
     frames: "NDArray[np.uint8]"
     """[frames, height, width, 3], upright."""
     indices: list[int]
@@ -58,8 +57,7 @@ class DecodedVideo:
     facts: VideoFacts
 
 
-@dataclass(frozen=True)
-class FrameTimeline:
+class FrameTimeline(msgspec.Struct, frozen=True):
     """When frames are shown, in the stream's own unit."""
 
     times: list[int]

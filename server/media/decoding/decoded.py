@@ -4,13 +4,12 @@ A decoder checks the header's figures before it decodes anything, and again what
 need not be true (frames, samples).
 """
 
-from dataclasses import dataclass
+import msgspec
 
 from ..refusal import TOO_LARGE, Refusal
 
 
-@dataclass(frozen=True)
-class DecodedLimits:
+class DecodedLimits(msgspec.Struct, frozen=True):
     """The most that is decoded of one image, sound, video or document."""
 
     pixels: int = 64 * 2**20

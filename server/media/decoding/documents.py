@@ -6,8 +6,9 @@ A page that has text is read as text. One that has none, such as a scan, becomes
 import io
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
+
+import msgspec
 
 from ..refusal import Refusal
 from .decoded import DecodedLimits, too_much
@@ -42,8 +43,7 @@ trailer <</Root 1 0 R>>
 _SEEN: Final = "it cannot be read as a PDF"
 
 
-@dataclass(frozen=True)
-class Page:
+class Page(msgspec.Struct, frozen=True):
     """Either its text or its picture."""
 
     text: str

@@ -5,12 +5,12 @@ rebuilt from the checked parts.
 """
 
 import re
-from dataclasses import dataclass
 from ipaddress import AddressValueError, IPv4Address, IPv6Address
 from typing import Final
 from urllib.parse import quote, urljoin
 
 import idna
+import msgspec
 
 from ..refusal import Refusal
 from .addresses import Address
@@ -30,8 +30,7 @@ _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 _SAFE: Final = "".join(map(chr, range(0x21, 0x7F)))
 
 
-@dataclass(frozen=True)
-class Target:
+class Target(msgspec.Struct, frozen=True):
     """A request's destination, normalised."""
 
     scheme: str

@@ -5,8 +5,10 @@ published models of the family.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
 from typing import Any, Final
+
+import msgspec
+from msgspec.structs import replace
 
 from stentor.engine.loading.checkpoint import Checkpoint
 from stentor.engine.loading.errors import CheckpointError
@@ -63,8 +65,7 @@ class _Facts:
         return (self.side // self.patch // merge) ** 2
 
 
-@dataclass(frozen=True)
-class _Processor:
+class _Processor(msgspec.Struct, frozen=True):
     """One of transformers' processors."""
 
     name: str
@@ -73,7 +74,7 @@ class _Processor:
     settings: Values
     of_images: Values
     """Settings of the image processor besides colours."""
-    names: dict[str, str] = field(default_factory=dict)
+    names: dict[str, str] = msgspec.field(default_factory=dict)
     """Attributes of transformers' tokenizer that name tokens."""
 
 

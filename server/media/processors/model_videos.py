@@ -5,10 +5,11 @@ patches of neighbouring frames for models that take two at a time.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, Final
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 from PIL import Image
 
@@ -24,8 +25,7 @@ _STILL: Final = 0.1
 _SETTINGS: Final = "video_preprocessor_config.json"
 
 
-@dataclass(frozen=True)
-class VideoInputs:
+class VideoInputs(msgspec.Struct, frozen=True):
     """The model's input for a video, and the data for its text."""
 
     tensors: Mapping[str, Any]
@@ -38,8 +38,7 @@ class VideoInputs:
     """Whether the model has one encoder and one placeholder for pictures and videos."""
 
 
-@dataclass
-class _Stated:
+class _Stated(msgspec.Struct):
     """Facts about a video, with transformers' names."""
 
     fps: float
@@ -56,8 +55,7 @@ def _stated(video: DecodedVideo) -> _Stated:
     return _Stated(video.facts.fps, list(video.indices), video.facts.seconds)
 
 
-@dataclass(frozen=True)
-class VideoSettings:
+class VideoSettings(msgspec.Struct, frozen=True):
     """Number and size of a model's frames, from its files or its family."""
 
     num_frames: int | None = None

@@ -1,10 +1,10 @@
 """What each model takes of a video. Runs in the child."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 import transformers as untyped_transformers
+from msgspec.structs import replace
 
 from stentor.engine.model_config.hf import nemotron_omni
 

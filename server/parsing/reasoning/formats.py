@@ -2,8 +2,9 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from ..harmony import CHANNEL, END, MARKERS, MESSAGE, START, HarmonyParser
 from ..interface import Content, Piece, ReasoningParser
@@ -11,7 +12,7 @@ from .marked import ReasoningFormat
 from .messages import MessageFormat
 
 
-class HarmonyReasoning(ReasoningFormat):
+class HarmonyReasoning(ReasoningFormat, frozen=True):
     """gpt-oss's analysis channel; its parser is the one for everything that it writes."""
 
     markers = MARKERS
@@ -26,7 +27,7 @@ class HarmonyReasoning(ReasoningFormat):
         return HarmonyParser((), opened=opened)
 
 
-class AppendFormat(ReasoningFormat):
+class AppendFormat(ReasoningFormat, frozen=True):
     """The answer holds everything, and the begin marker that the prompt has written."""
 
     def parser(self, *, opened: bool, calls: bool = False) -> ReasoningParser:

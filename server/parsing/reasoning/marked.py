@@ -1,15 +1,15 @@
 """Reasoning between a marker that begins it and one that ends it: nearly every family."""
 
-from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
+
+import msgspec
 
 from ..interface import Content, Piece, ReasoningParser, Thought
 from ..markers import scanner
 
 
-@dataclass(frozen=True)
-class ReasoningFormat:
+class ReasoningFormat(msgspec.Struct, frozen=True, dict=True):
     """How a family of models marks its reasoning."""
 
     name: str

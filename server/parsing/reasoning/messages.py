@@ -13,7 +13,6 @@
 The prompt ends before the text in front of the second marker of a message, or behind it.
 """
 
-from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
 from typing import Final
@@ -26,8 +25,7 @@ MAX_HEADER: Final = 160
 """Characters of a name between the markers that begin a message; a longer text is content."""
 
 
-@dataclass(frozen=True)
-class MessageFormat(ReasoningFormat):
+class MessageFormat(ReasoningFormat, frozen=True, dict=True):
     """``begins`` begin a message of reasoning, ``calls`` one of calls, and ``ends`` end every message."""
 
     headers: tuple[str, ...] = ()

@@ -1,14 +1,13 @@
 """Calls that are JSON objects: a name and arguments, in either order, among other keys."""
 
-from dataclasses import dataclass
+import msgspec
 
 from .json_reader import arguments, json_string, json_value
 from .output import Output
 from .reader import Reader, Steps, nothing
 
 
-@dataclass(frozen=True)
-class Keys:
+class Keys(msgspec.Struct, frozen=True):
     """Keys of an object's function name and arguments."""
 
     names: frozenset[str] = frozenset({"name"})

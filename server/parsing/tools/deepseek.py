@@ -1,7 +1,8 @@
 """DeepSeek's formats: V3 and R1 fence the arguments, V3.1 writes them bare, V3.2 and later use tags."""
 
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from .layout import Layout, Signs
 from .markup import Markup

@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from stentor.protocols.openai.tools import CUSTOM_INPUT
@@ -29,8 +28,7 @@ _CONSTANTS: Final = {"None": "null", "True": "true", "False": "false"}
 _NAME: Final = re.compile(r"[^{\s<]")
 
 
-@dataclass(frozen=True, kw_only=True)
-class GemmaCalls(LaidOut):
+class GemmaCalls(LaidOut, frozen=True, kw_only=True):
     """A :class:`~.format.ToolFormat`."""
 
     begin: str

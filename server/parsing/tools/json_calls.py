@@ -5,8 +5,10 @@ They differ in where the objects stand: behind a marker, or bare at the beginnin
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+
+import msgspec
+from msgspec.structs import replace
 
 from ...grammar.lark import Lark
 from ..interface import Parser, Tool
@@ -18,8 +20,7 @@ from .output import Output
 from .reader import Reader, Steps
 
 
-@dataclass(frozen=True, kw_only=True)
-class JsonCalls(LaidOut):
+class JsonCalls(LaidOut, frozen=True, kw_only=True, dict=True):
     """A :class:`~.format.ToolFormat`."""
 
     begins: tuple[str, ...] = ()
@@ -39,7 +40,7 @@ class JsonCalls(LaidOut):
     """Markers that are no part of any text."""
     special: frozenset[str] = frozenset()
     """Special tokens of which markers are made."""
-    keys: Keys = field(default_factory=Keys)
+    keys: Keys = msgspec.field(default_factory=Keys)
     written: tuple[str, str] = ("name", "arguments")
     """The keys that the grammar writes."""
 

@@ -1,7 +1,8 @@
 """Formats that write calls as JSON objects between markers."""
 
-from dataclasses import replace
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from .call_objects import Keys
 from .json_calls import JsonCalls

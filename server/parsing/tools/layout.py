@@ -1,10 +1,12 @@
 """Grammars of calls: text around and between them."""
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
+import msgspec
+
+from stentor.protocols.common.abstract import AbstractStruct
 from stentor.protocols.openai.tools import CUSTOM_INPUT
 
 from ...grammar.lark import ANY_TEXT, Lark
@@ -19,8 +21,7 @@ _BLANK: Final = r"\t\r\n"
 _LINE: Final = r"\n"
 
 
-@dataclass(frozen=True)
-class Layout:
+class Layout(msgspec.Struct, frozen=True):
     """The text around calls, as the model's own template writes it."""
 
     opening: str = ""
@@ -42,8 +43,7 @@ class Layout:
         return f"{space} {first} {call} {more} {lark.literal(self.closing)}"
 
 
-@dataclass(frozen=True)
-class Signs:
+class Signs(msgspec.Struct, frozen=True):
     """Texts in the source of a chat template that betray the format of its model's calls."""
 
     present: tuple[str, ...]
@@ -56,8 +56,7 @@ class Signs:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class LaidOut(ABC):
+class LaidOut(msgspec.Struct, metaclass=AbstractStruct, frozen=True, kw_only=True):
     """The common part of most implementations of :class:`~.format.ToolFormat`."""
 
     name: str

@@ -1,7 +1,6 @@
 """Formats that write each argument between tags of its own, as text that the tool's schema makes JSON of."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
@@ -23,8 +22,7 @@ MAX_VALUE: Final = 1 << 20
 """Characters of an argument that is not a string; longer ones are taken as strings."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Markup(LaidOut):
+class Markup(LaidOut, frozen=True, kw_only=True, dict=True):
     """A :class:`~.format.ToolFormat`. Markers end where the name or value that follows them begins."""
 
     call: str

@@ -1,8 +1,9 @@
 """Formats that write a call's name between markers, and its arguments as JSON or each in tags of its own."""
 
 import re
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from .json_calls import JsonCalls
 from .layout import Layout, Signs

@@ -40,12 +40,12 @@ def _read(reader: Reader, output: Output) -> Steps[None]:
     yield from marked(reader, output, scanner((_CALLS,)), behind)
 
 
-class _Named(NamedCalls):
+class _Named(NamedCalls, frozen=True):
     def parser(self, tools: Sequence[Tool]) -> Parser:
         return Machine(_read)
 
 
-class _Array(JsonCalls):
+class _Array(JsonCalls, frozen=True):
     def parser(self, tools: Sequence[Tool]) -> Parser:
         return Machine(_read)
 

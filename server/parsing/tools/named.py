@@ -1,7 +1,6 @@
 """Formats with a call's name, followed by its arguments as JSON."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from ...grammar.lark import Lark
@@ -22,8 +21,7 @@ class Header(NamedTuple):
     id: str | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class NamedCalls(LaidOut):
+class NamedCalls(LaidOut, frozen=True, kw_only=True):
     """A :class:`~.format.ToolFormat`."""
 
     calls: tuple[str, ...]

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from ...grammar.lark import ANY_TEXT, Lark
@@ -26,8 +25,7 @@ _OBJECT: Final = _NOTES | {"properties", "required", "additionalProperties"}
 _ARRAY: Final = _NOTES | {"items", "minItems", "maxItems"}
 
 
-@dataclass(frozen=True, kw_only=True)
-class NestedCalls(LaidOut):
+class NestedCalls(LaidOut, frozen=True, kw_only=True):
     """A :class:`~.format.ToolFormat`.
 
     An object's members are elements of their names, an array's items are elements named "item". Their types are those

@@ -1,7 +1,6 @@
 """Formats that write calls as Python does: ``[name(key=value), …]``."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from ...grammar.lark import Lark
@@ -16,8 +15,7 @@ from .reader import Reader, Steps
 from .schemas import Arguments
 
 
-@dataclass(frozen=True, kw_only=True)
-class PythonCalls(LaidOut):
+class PythonCalls(LaidOut, frozen=True, kw_only=True):
     """A :class:`~.format.ToolFormat`."""
 
     begins: tuple[str, ...] = ()

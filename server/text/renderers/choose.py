@@ -37,7 +37,7 @@ class TemplateRenderer:
 
     async def render(self, conversation: RenderRequest) -> list[int]:
         return await self._pool.render_chat(
-            **{name: value for name, value in vars(conversation).items() if name not in _TOLD_BY_CODE}
+            **{name: value for name, value in msgspec.structs.asdict(conversation).items() if name not in _TOLD_BY_CODE}
         )
 
 

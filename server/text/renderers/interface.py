@@ -1,14 +1,14 @@
 """The interface of renderers."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Protocol
+
+import msgspec
 
 from ..templates.placeholders import MediaText
 
 
-@dataclass(frozen=True, kw_only=True)
-class RenderRequest:
+class RenderRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Messages in the shape of chat completions, and how to render them.
 
     :meth:`..pool.TokenizerPool.render_chat` takes the same fields, but for those that only formats of code tell.
@@ -19,14 +19,14 @@ class RenderRequest:
     """In the form of chat completions: of type ``function``."""
     must_call: bool = False
     """Whether the answer must call some of the tools; for formats whose words tell it."""
-    response_format: Mapping[str, Any] = field(default_factory=dict)
+    response_format: Mapping[str, Any] = msgspec.field(default_factory=dict)
     """The form that a request wants of the answer, in the shape of chat completions and not checked yet; likewise."""
     documents: Sequence[Mapping[str, Any]] = ()
     add_generation_prompt: bool = True
     continue_final_message: bool = False
     chat_template: str | None = None
     """A template of the request, or the name of one of the model's; only template renderers use it."""
-    template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    template_kwargs: Mapping[str, Any] = msgspec.field(default_factory=dict)
     """The request's arguments for the template; other renderers use those they know (``reasoning_effort``,
     ``thinking``)."""
     add_special_tokens: bool = False

@@ -2,8 +2,9 @@
 function."""
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from ..errors import TemplateError
 from ..pool import TokenizerPool
@@ -24,8 +25,7 @@ def refuse_template(conversation: RenderRequest, name: str, takes: Collection[st
         raise TemplateError("There are no messages; give at least one.")
 
 
-@dataclass(frozen=True)
-class CodedRenderer:
+class CodedRenderer(msgspec.Struct, frozen=True):
     """A format that makers of a model have defined by code."""
 
     pool: TokenizerPool

@@ -5,11 +5,11 @@ Two kinds of vocabulary are read: ``gpt2`` (byte-level BPE, merges in the file) 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 from tokenizers import AddedToken, decoders, normalizers, pre_tokenizers, processors
 from tokenizers import Tokenizer as Backend
 from tokenizers.models import BPE
@@ -47,8 +47,7 @@ class TokenType(IntEnum):
     BYTE = 6
 
 
-@dataclass
-class _Vocabulary:
+class _Vocabulary(msgspec.Struct):
     """The tokenizer's metadata of one file."""
 
     model: str
@@ -56,7 +55,7 @@ class _Vocabulary:
     metadata: Mapping[str, object]
     tokens: list[str]
     types: list[int]
-    special: dict[str, str] = field(default_factory=dict)
+    special: dict[str, str] = msgspec.field(default_factory=dict)
 
     def get(self, key: str, default: Any = None) -> Any:
         return self.metadata.get(_PREFIX + key, default)

@@ -1,7 +1,8 @@
 """Fill-in-the-middle: tokens by which code models get the text before and behind a gap."""
 
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from .tokenizer import Tokenizer
 
@@ -23,8 +24,7 @@ _ENDS: Final = (
 """Tokens that end the filled-in text, besides the end of a turn."""
 
 
-@dataclass(frozen=True)
-class Infill:
+class Infill(msgspec.Struct, frozen=True):
     """Token texts of one model, and the ids that end its output."""
 
     prefix: str

@@ -4,9 +4,9 @@ The names are llama.cpp's; the patterns are those of the models' own ``tokenizer
 Oniguruma's syntax.
 """
 
-from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 from tokenizers import Regex, pre_tokenizers
 
 _CONTRACTION: Final = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
@@ -57,8 +57,7 @@ _BLOOM: Final = " ?[^(\\s|.,!?\u2026\u3002\uff0c\u3001\u0964\u06d4\u060c)]+"
 _DEEPSEEK_CODER: Final = (r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", "[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+", r"\p{N}")
 
 
-@dataclass(frozen=True)
-class PreTokenization:
+class PreTokenization(msgspec.Struct, frozen=True):
     """Patterns that split one after another, then the family's other settings."""
 
     patterns: tuple[str, ...]

@@ -5,11 +5,11 @@ import re
 import struct
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from safetensors.torch import save_file
 
 from stentor.engine.loading.checkpoint import open_checkpoint

@@ -2,7 +2,6 @@
 
 import json
 import tempfile
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import torch
 import transformers
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from safetensors.torch import save_file
 from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 

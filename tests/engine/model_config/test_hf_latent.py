@@ -2,11 +2,11 @@
 
 import math
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from safetensors import safe_open
 
 from stentor.engine.loading.checkpoint import open_checkpoint

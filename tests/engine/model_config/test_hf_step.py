@@ -1,10 +1,10 @@
 """Step 1, Step 3, Step 3.5 Flash and Step 5 as their authors' files describe them."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from stentor.engine.model_config.config_fields import ConfigError
 from stentor.engine.model_config.hf.config import model_spec_from_hf

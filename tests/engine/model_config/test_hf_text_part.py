@@ -1,12 +1,12 @@
 """The text part of models that see images too: what their config.json says of it, and its tensors' names."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import transformers as untyped_transformers
+from msgspec.structs import replace
 from safetensors.torch import save_file
 
 from stentor.engine.loading.checkpoint import open_checkpoint

@@ -1,12 +1,12 @@
 """What programs write beside the format that they name: extra tensors, other names, projections left out."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from msgspec.structs import replace
 from safetensors.torch import load_file, save_file
 
 from stentor.engine.layers.linear.layer_context import LayerContext

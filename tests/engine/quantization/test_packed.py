@@ -2,13 +2,13 @@
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import gguf
 import pytest
 import torch
+from msgspec.structs import replace
 
 from stentor.engine.layers.linear.layer_context import LayerContext
 from stentor.engine.layers.linear.linear import Linear

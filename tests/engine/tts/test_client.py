@@ -4,12 +4,12 @@ import os
 import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
+from msgspec.structs import replace
 
 from stentor.engine.processes.process import Child, spawn
 from stentor.engine.processes.silence import Silence

@@ -3,13 +3,13 @@
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 import torch
+from msgspec.structs import replace
 
 from stentor.engine.layers.linear.layer_context import LayerContext
 from stentor.engine.loading.checkpoint import open_checkpoint

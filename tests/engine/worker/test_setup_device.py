@@ -3,12 +3,12 @@
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from msgspec.structs import replace
 
 from stentor.engine.loading.checkpoint import open_checkpoint
 from stentor.engine.model_config.spec.model import ModelSpec

@@ -1,11 +1,11 @@
 """Staging: sections where graphs look for them, two buffers in turn, and what does not fit."""
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from msgspec.structs import replace
 
 from stentor.engine.worker.device.pinned import PinnedPool, StepMemory
 from stentor.engine.worker.device.staging import SECTIONS, Inputs, Numbers, Shape, Staging, staged_bytes, view_inputs

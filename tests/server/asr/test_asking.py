@@ -1,11 +1,11 @@
 """How chat models are asked for transcripts."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from stentor.engine.loading.checkpoint import Checkpoint
 from stentor.engine.loading.errors import CheckpointError

@@ -4,7 +4,6 @@ import base64
 import io
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import numpy as np
 import openai
 import pytest
 import transformers as untyped_transformers
+from msgspec.structs import replace
 from openai.types import audio as sdk
 from prometheus_client import CollectorRegistry
 from safetensors.numpy import load

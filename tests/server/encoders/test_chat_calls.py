@@ -3,13 +3,13 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from typing import Any
 
 import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from openai.types.chat import ChatCompletion
 
 from stentor.protocols.ipc.deltas import (

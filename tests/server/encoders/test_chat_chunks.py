@@ -1,11 +1,11 @@
 """A chunk of a chat stream is written from parts: each frame is one JSON object with the texts that went in."""
 
 import json
-from dataclasses import replace
 from typing import Any, get_args
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from stentor.protocols.ipc.deltas import (
     Delta,

@@ -3,7 +3,6 @@
 import asyncio
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -12,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 import transformers as untyped_transformers
+from msgspec.structs import replace
 from PIL import Image
 from prometheus_client import CollectorRegistry
 from safetensors.numpy import load

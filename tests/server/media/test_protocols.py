@@ -2,12 +2,12 @@
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from typing import Any
 
 import anthropic
 import openai
 import pytest
+from msgspec.structs import replace
 
 from stentor.engine.model_config.towers.media_spec import MediaSpec
 from stentor.server.config.media import MediaConfig, MediaCounts

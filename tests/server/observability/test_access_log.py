@@ -4,10 +4,10 @@ import asyncio
 import json
 import logging
 import re
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from stentor.engine.processes.logs import set_up_logging
 from stentor.server.app.state import ServerState

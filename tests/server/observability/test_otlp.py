@@ -6,10 +6,10 @@ import socket
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from stentor.server.app.state import ServerState
 from stentor.server.config.config import ObserveConfig

@@ -1,10 +1,10 @@
 """Every request that is turned away is counted once, under one reason."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 
 from stentor.server.app.state import ServerState

@@ -2,11 +2,11 @@
 
 import json
 import logging
-from dataclasses import replace
 from typing import Any
 
 import pytest
 import websockets
+from msgspec.structs import replace
 from websockets.asyncio.client import connect
 
 from stentor.server.app.state import ServerState

@@ -3,11 +3,11 @@
 import asyncio
 import hashlib
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
+from msgspec.structs import replace
 from tokenizers import Tokenizer as Backend
 from tokenizers import models, pre_tokenizers, processors
 
@@ -171,7 +171,7 @@ def config(**fields: Any) -> PoolingConfig:
     return replace(made, **fields)
 
 
-class Adapted(PoolingConfig):
+class Adapted(PoolingConfig, frozen=True):
     """With adapters, whatever its backbone."""
 
     adapters = ("retrieval.query", "code")

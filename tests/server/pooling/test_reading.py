@@ -1,11 +1,11 @@
 """Texts become the tokens that the tokenizers library itself would make of them, cut as it cuts them."""
 
 import random
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from stentor.engine.model_config.encoders.sentence import SentenceModules
 from stentor.engine.model_config.spec.encoder import EncoderConfig

@@ -1,10 +1,10 @@
 """A job of many texts: how much of it is with the engine at a time, and what becomes of it when it ends early."""
 
 import asyncio
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from stentor.engine.model_config.encoders.pooling import TokenVectors
 from stentor.protocols.common.errors import BadRequest
@@ -123,7 +123,7 @@ async def test_the_last_token_alone_counts_only_where_the_model_looks_at_no_othe
     for pooling, last in (("mean", False), ("lasttoken", True)):
         engine = FakePooler()
         made = config()
-        modules = replace(made.modules, pooling=(pooling,))  # type: ignore[arg-type]
+        modules = replace(made.modules, pooling=(pooling,))
         await PoolingJob(model_of(engine, replace(made, modules=modules)), queue_slot()[1]).run(
             prompts(1), Pooling("embed")
         )

@@ -2,11 +2,11 @@
 
 import asyncio
 import sqlite3
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from stentor.server.api.responses import resuming, running
 from stentor.server.api.responses.resuming import keep_resuming, resume_unfinished

@@ -1,6 +1,5 @@
 """Language models that speak, over a real engine and a real speech process, against transformers."""
 
-import dataclasses
 import os
 import signal
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -68,8 +67,8 @@ def config_of(folder: Path, codec: Path, **flags: Any) -> Config:
 async def opened(
     folder: Path, codec: Path, name: str, monkeypatch: pytest.MonkeyPatch, **flags: Any
 ) -> AsyncIterator[Speaker]:
-    sampling = dataclasses.replace(FAMILY[name].sampling, temperature=0.0)
-    family = dataclasses.replace(FAMILY[name], sampling=sampling)
+    sampling = msgspec.structs.replace(FAMILY[name].sampling, temperature=0.0)
+    family = msgspec.structs.replace(FAMILY[name], sampling=sampling)
     monkeypatch.setattr(opening, "family_of", lambda _tokenizer: family)
     engine = client_of(EngineConfig(model_config(folder, max_num_seqs=4)))
     model = open_language_model(config_of(folder, codec, **flags), engine, TokenizationBudget())

@@ -2,11 +2,11 @@
 
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, closing
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import anyio
 import anyio.abc
+import msgspec
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
 from stentor.protocols.common.errors import BadRequest
@@ -79,8 +79,7 @@ _WRITTEN_AHEAD: Final = 1024
 """Pieces of text that wait for speech; beyond it, the model's output waits."""
 
 
-@dataclass(frozen=True)
-class ResponseHost:
+class ResponseHost(msgspec.Struct, frozen=True):
     """Services of a connection for its responses."""
 
     services: RealtimeServices

@@ -1,6 +1,6 @@
 """Services of the server for realtime sessions."""
 
-from dataclasses import dataclass, field
+import msgspec
 
 from stentor.protocols.common.limits import Limits
 
@@ -18,8 +18,7 @@ from ...responses.services import ResponseServices
 from .live_calls import LiveCalls
 
 
-@dataclass(frozen=True)
-class RealtimeServices:
+class RealtimeServices(msgspec.Struct, frozen=True):
     """The parts of the server that realtime sessions use."""
 
     config: RealtimeConfig
@@ -35,7 +34,7 @@ class RealtimeServices:
     """Of the Responses API, to which sessions of the Live API may delegate."""
     host: str
     """The server's configured address."""
-    calls: LiveCalls = field(default_factory=LiveCalls)
+    calls: LiveCalls = msgspec.field(default_factory=LiveCalls)
 
     @property
     def admission(self) -> AdmissionControl:

@@ -4,12 +4,12 @@ import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any, Final, NamedTuple
 
 import anyio
 import msgspec
+from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 

@@ -6,7 +6,6 @@ bounded.
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
@@ -35,8 +34,7 @@ MAX_KEPT_AUDIO: Final = 4 << 20
 """Bytes of the client's audio that a conversation stores; the oldest is dropped first."""
 
 
-@dataclass(eq=False)
-class Entry:
+class Entry(msgspec.Struct, eq=False):
     """One item, with internal state."""
 
     item: Item
@@ -46,11 +44,11 @@ class Entry:
     """Its transcript, once known."""
     failure: Exception | None = None
     """Why it could not be transcribed."""
-    spoken: SpokenText = field(default_factory=SpokenText)
+    spoken: SpokenText = msgspec.field(default_factory=SpokenText)
     """The part of an answer's audio that was sent."""
     counted: int = 0
     """Characters of it that its conversation has counted."""
-    images: Mapping[int, str] = field(default_factory=dict)
+    images: Mapping[int, str] = msgspec.field(default_factory=dict)
     """URLs of its pictures, by the places of their parts; they have been checked."""
 
     @property

@@ -4,7 +4,6 @@ Only fields that are present change anything; null, an empty text and an empty l
 changes nothing.
 """
 
-from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
@@ -89,8 +88,7 @@ NO_SPEECH_MODEL: Final = (
 )
 
 
-@dataclass(frozen=True)
-class SessionRules:
+class SessionRules(msgspec.Struct, frozen=True):
     """Rules for this server's sessions."""
 
     models: Models

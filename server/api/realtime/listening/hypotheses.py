@@ -1,8 +1,9 @@
 """Hypotheses of a model about audio, and requests for them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
+
+import msgspec
 
 from ..common.interfaces import TokenProbability
 from .agreement import Word
@@ -16,8 +17,7 @@ class Hypothesis(NamedTuple):
     """Their bytes join to the text's, if requested."""
 
 
-@dataclass(frozen=True, slots=True)
-class TranscriptionSettings:
+class TranscriptionSettings(msgspec.Struct, frozen=True):
     """Transcription settings of one session."""
 
     language: str | None = None
@@ -65,12 +65,11 @@ class WindowHypothesis(NamedTuple):
         return found
 
 
-@dataclass(slots=True)
-class DeliveredText:
+class DeliveredText(msgspec.Struct):
     """All text of one turn that the client got."""
 
     text: str = ""
-    tokens: list[TokenProbability] = field(default_factory=list)
+    tokens: list[TokenProbability] = msgspec.field(default_factory=list)
 
     def add(self, words: Sequence[Word], reading: WindowHypothesis) -> tuple[str, list[TokenProbability]]:
         """The text and tokens of ``words``, which are the reading's."""

@@ -7,12 +7,12 @@ the same event loop.
 import math
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Final, NamedTuple, Protocol
 
 import anyio
 import anyio.abc
 import anyio.lowlevel
+from msgspec.structs import replace
 
 from stentor.engine.layers.audio.prompt_resample import PromptResampler
 from stentor.protocols.common.errors import wrong

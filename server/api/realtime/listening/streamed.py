@@ -8,10 +8,10 @@ while, after a very long stretch, and when the model ends; later audio begins an
 import contextlib
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 import anyio
+import msgspec
 
 from stentor.engine.client.errors import EngineUnavailable
 
@@ -37,8 +37,7 @@ _AGAIN_MS: Final = 1000
 """Least audio for another request after the model has ended."""
 
 
-@dataclass(frozen=True)
-class StreamTranscriber:
+class StreamTranscriber(msgspec.Struct, frozen=True):
     """Hears the turns of one session."""
 
     model: StreamingTranscriptionModel

@@ -10,9 +10,10 @@ Positions are milliseconds of audio since the session began, never of the clock,
 however it arrives.
 """
 
-from dataclasses import dataclass
 from enum import Enum
 from typing import Final
+
+import msgspec
 
 STRETCH_MS: Final = 32
 MIN_STRETCHES: Final = 2
@@ -24,8 +25,7 @@ SEMANTIC_MAX_MS: Final = {"low": 8000, "medium": 4000, "high": 2000, "auto": 400
 MAX_TURN_MS: Final = 300_000
 
 
-@dataclass(frozen=True, slots=True)
-class TurnRules:
+class TurnRules(msgspec.Struct, frozen=True):
     """Thresholds of turn detection."""
 
     threshold: float = 0.5
@@ -56,28 +56,24 @@ class TurnRules:
         return cls(silence_ms=SEMANTIC_MAX_MS[eagerness])
 
 
-@dataclass(frozen=True, slots=True)
-class TurnStarted:
+class TurnStarted(msgspec.Struct, frozen=True):
     """``start_ms`` includes the padding."""
 
     start_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class TurnPaused:
+class TurnPaused(msgspec.Struct, frozen=True):
     """The caller is silent, and may be going on."""
 
     longest_ms: int
     """The longest pause of this turn after which the caller went on."""
 
 
-@dataclass(frozen=True, slots=True)
-class TurnResumed:
+class TurnResumed(msgspec.Struct, frozen=True):
     """After a :class:`TurnPaused` the caller went on."""
 
 
-@dataclass(frozen=True, slots=True)
-class TurnEnded:
+class TurnEnded(msgspec.Struct, frozen=True):
     """The turn is over. ``end_ms`` includes the silence that ended it; speech itself ended at ``voiced_end_ms``."""
 
     start_ms: int
@@ -85,8 +81,7 @@ class TurnEnded:
     voiced_end_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class IdleTimedOut:
+class IdleTimedOut(msgspec.Struct, frozen=True):
     """No speech from ``start_ms`` to ``end_ms``."""
 
     start_ms: int

@@ -1,13 +1,13 @@
 """What a format's grammar allows, its parser reads as calls of the tools with arguments that fit their schemas."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
 import jsonschema
 import pytest
+from msgspec.structs import replace
 
 from stentor.engine.core.grammar.matcher import Compiler
 from stentor.engine.core.grammar.vocabulary import TokenBytes
