@@ -6,7 +6,7 @@ import logging
 import os
 import stat
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field  # noqa: TID251  # not all fields of a caller are compared
 from pathlib import Path
 from typing import Final
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass  # noqa: TID251  # headers are not printed
 from typing import Any, Final
 
 import msgspec

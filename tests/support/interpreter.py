@@ -15,11 +15,11 @@ when they change.
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cache, wraps
 from typing import Any
 
 import numpy as np
-from msgspec.structs import replace
 
 
 class _NothingToRestore:

@@ -159,8 +159,8 @@ def _ngrams(fields: Fields, spec: ModelSpec, streams: int, layer: int, at: int, 
 
 def _multipliers(folded: int, count: int, layer: int) -> tuple[int, ...]:
     """The odd factors of tokens in the hashes of a layer, below 2^63 / ``folded``: by numpy's default generator."""
-    most = max(1, ((1 << 63) - 1) // folded // 2)
     import numpy as np  # late: no other description of a model needs it
 
+    most = max(1, ((1 << 63) - 1) // folded // 2)
     drawn: Sequence[int] = np.random.default_rng(10007 * layer).integers(0, most, count, dtype=np.int64).tolist()
     return tuple(2 * number + 1 for number in drawn)
