@@ -112,7 +112,7 @@ def _serve(config: Config, fork_server: ForkServer | None, without_effect: Seque
         with listening(config):  # a port in use is reported before a model is downloaded
             pass
         located = fetch(config)
-        _check_weights(located)
+        _check_fit(located)
         # keys given by environment stay in this process: the engine and its workers inherit the rest
         for option in OPTIONS:
             if option.kind.secret:
@@ -133,13 +133,11 @@ def _warn_of(without_effect: Sequence[str]) -> None:
         logger.warning("%s has no effect: %s", option, harmless(option.removeprefix("--")))
 
 
-def _check_weights(located: Config) -> None:
+def _check_fit(located: Config) -> None:
     from ..overload.memory_budget import memory_limit  # late: none of it is needed to know the options
-    from .fit import check_fit, read_ahead, usable_gpus
+    from .fit import check_fit, usable_gpus
 
-    engines, host = located.engines(), memory_limit()
-    check_fit(engines, usable_gpus, host)
-    read_ahead(engines, host)
+    check_fit(located.engines(), usable_gpus, memory_limit())
 
 
 def _chat(arguments: argparse.Namespace) -> int:

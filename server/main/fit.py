@@ -1,9 +1,7 @@
-"""Weight files before anything is loaded: refused if larger than the memory they would go to, else read ahead."""
+"""Said before anything is loaded: weights that are larger than the memory they would go to."""
 
-import os
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -23,8 +21,6 @@ _FOUR_BITS: Final = 4.5 / 8
 _GIB: Final = 1 << 30
 _SMALL: Final = _GIB
 """Smaller models fit on any machine."""
-_AHEAD: Final = 2 << 20
-"""Bytes of a file that one call asks for: of more, the kernel may read the first alone."""
 _DRIVER: Final = Path("/proc/driver/nvidia")
 _ASK: Final = (
     "from stentor.server.options.environment import gpus\nfor name, size in gpus(): print(name, size, sep='\\t')"
@@ -47,7 +43,7 @@ def check_fit(engines: Mapping[ModelRole, EngineConfig], find_gpus: Callable[[],
         worker = config.worker
         if worker.load_format == "dummy" or worker.quantization != "none":
             continue
-        size = sum(file.stat().st_size for form in _weight_files(Path(worker.model)) for file in form)
+        size = sum(file.stat().st_size for file in _weight_files(Path(worker.model)))
         if size + taken < _SMALL:
             taken += size
             continue
@@ -84,33 +80,12 @@ def _place(worker: WorkerConfig, gpus: Gpus, host: int) -> tuple[str, int]:
     return f"{worker.gpu_memory_fraction:.0%} of {len(used)} x {names}" if len(used) > 1 else names, room
 
 
-def read_ahead(engines: Mapping[ModelRole, EngineConfig], host: int) -> threading.Thread:
-    """Have weight files read into the page cache, in another thread, while processes import what they need.
-
-    At most half of ``host`` bytes, so that no page is gone before it is used.
-    """
-    files: list[Path] = []
-    for config in engines.values():
-        if config.worker.load_format != "dummy":
-            files += next(_weight_files(Path(config.worker.model)), [])  # other forms are not loaded
-    thread = threading.Thread(target=_ask_for, args=(files, host // 2), name="read ahead", daemon=True)
-    thread.start()
-    return thread
-
-
-def _ask_for(files: Sequence[Path], most: int) -> None:
-    for path in files:
-        with suppress(OSError), path.open("rb") as file:  # whoever loads it reports it
-            size = min(most, os.fstat(file.fileno()).st_size)
-            for start in range(0, size, _AHEAD):
-                os.posix_fadvise(file.fileno(), start, min(_AHEAD, size - start), os.POSIX_FADV_WILLNEED)
-            most -= size
-
-
-def _weight_files(path: Path) -> Iterator[list[Path]]:
-    """Of each form in which a folder has them."""
-    forms = [[path]] if path.is_file() else [sorted(path.glob(pattern)) for pattern in _WEIGHT_FILES]
-    return filter(None, forms)
+def _weight_files(path: Path) -> Iterator[Path]:
+    if path.is_file():
+        yield path
+        return
+    for pattern in _WEIGHT_FILES:
+        yield from path.glob(pattern)
 
 
 def _stored_bytes(worker: WorkerConfig) -> Mapping[str, int]:

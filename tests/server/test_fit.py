@@ -1,6 +1,5 @@
 """A model that is too large is named before anything is loaded, with what would fit."""
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from stentor.protocols.ipc.config import EngineConfig, WorkerConfig
 from stentor.server.config.model_registry import ModelRole
 from stentor.server.http.listening import StartError
 from stentor.server.main import fit
-from stentor.server.main.fit import check_fit, read_ahead
+from stentor.server.main.fit import check_fit
 from stentor.tests.parity import tiny
 
 LARGE = 1 << 40
@@ -92,30 +91,3 @@ def test_small_models_ask_no_driver(model: Path, monkeypatch: pytest.MonkeyPatch
         raise AssertionError("asked")
 
     check_fit({"chat": engine(model)}, ask, 10)
-
-
-def test_weights_are_read_ahead_once_and_no_more_than_half_of_the_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, size in {"a.safetensors": 5 << 20, "b.safetensors": 1 << 20, "a.gguf": 1 << 20}.items():
-        (tmp_path / name).write_bytes(bytes(size))
-    asked: list[tuple[str, int, int]] = []
-
-    def fadvise(descriptor: int, start: int, size: int, advice: int) -> None:
-        assert advice == os.POSIX_FADV_WILLNEED
-        asked.append((Path(os.readlink(f"/proc/self/fd/{descriptor}")).name, start >> 20, size >> 20))
-
-    monkeypatch.setattr(os, "posix_fadvise", fadvise)
-    engines: dict[ModelRole, EngineConfig] = {"chat": engine(tmp_path)}
-    read_ahead(engines, LARGE).join()
-    whole = [("a.safetensors", 0, 2), ("a.safetensors", 2, 2), ("a.safetensors", 4, 1), ("b.safetensors", 0, 1)]
-    assert asked == whole
-    asked.clear()
-    read_ahead(engines, 6 << 20).join()
-    assert asked == [("a.safetensors", 0, 2), ("a.safetensors", 2, 1)]
-    asked.clear()
-    (tmp_path / "a.safetensors").unlink()
-    read_ahead({"chat": engine(tmp_path / "a.gguf"), "embedding": engine(tmp_path, load_format="dummy")}, LARGE).join()
-    assert asked == [("a.gguf", 0, 1)]
-    read_ahead({"chat": engine(tmp_path / "none")}, LARGE).join()
-    assert len(asked) == 1
