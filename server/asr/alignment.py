@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Final, NamedTuple
 
-from .segments import FRAMES_A_SECOND, Segment, Word, compression_ratio
+from .segments import FRAMES_A_SECOND, SENTENCE_ENDS, Segment, Word, compression_ratio
 from .streaming import TextToken
 
 _IDEOGRAPHS: Final = (
@@ -19,7 +19,6 @@ _IDEOGRAPHS: Final = (
     (0x2F800, 0x2FA1F),
 )
 """Code points [first, last] of characters each of which is a word."""
-_SENTENCE_ENDS: Final = ".?!。？！"  # noqa: RUF001
 _LONGEST_PAUSE: Final = 2.0
 """Seconds between the beginnings of two words that are in one segment."""
 _FEW: Final = 2
@@ -131,7 +130,7 @@ def timed_segments(
     for place, (word, spoken) in enumerate(zip(words, timed, strict=True), 1):
         last = place == len(words)
         stop = len(text) if last else words[place].begin
-        ended = any(character in _SENTENCE_ENDS for character in text[word.end : stop])
+        ended = any(character in SENTENCE_ENDS for character in text[word.end : stop])
         if not (last or ended or timed[place].start - spoken.start > _LONGEST_PAUSE):
             continue
         stop = stop if last else len(text[:stop].rstrip())

@@ -25,7 +25,7 @@ from ..text.tokenizers.tokenizer import Tokenizer
 from .language_prompts import LanguagePrompts, language_prompts_of
 from .languages import code_of
 from .letters import SPACE, has_letters, letters_of
-from .segments import Part, Word
+from .segments import SENTENCE_ENDS, Part, Word
 from .splitting import split_words
 from .untimed_vocabulary import UntimedVocabulary, named_in
 from .vocabulary import settings_of
@@ -47,7 +47,6 @@ _READERS: Final[Mapping[str, Callable[..., framewise_config.FramewiseConfig]]] =
 """By what a config.json names."""
 _PAUSE: Final = 0.6
 """Seconds between two words that end a sentence, where the model writes no marks for that."""
-_SENTENCE_ENDS: Final = (".", "?", "!", "。", "？", "！")  # noqa: RUF001
 
 
 class FramewiseVocabulary(UntimedVocabulary):
@@ -163,7 +162,7 @@ def sentences_of(
             parts.append(Part(begin, end - len(word.tokens), words[0].start, words[-1].end, words))
             begin, words = end - len(word.tokens), []
         words.append(Word(word.text, offset + word.start, offset + word.end, word.probability))
-        if word.text.rstrip().endswith(_SENTENCE_ENDS):
+        if word.text.rstrip().endswith(tuple(SENTENCE_ENDS)):
             parts.append(Part(begin, end, words[0].start, words[-1].end, words))
             begin, words = end, []
     if words:
@@ -222,7 +221,7 @@ def framewise_vocabulary_of(folder: Path) -> FramewiseVocabulary:
             "vocab.json, expected the same: it is the blank. Correct config.json."
         )
     id_of = tokenizer.backend.token_to_id
-    ends = any(id_of(mark) is not None for mark in _SENTENCE_ENDS)
+    ends = any(id_of(mark) is not None for mark in SENTENCE_ENDS)
     return FramewiseVocabulary(
         tokenizer,
         config.blank,

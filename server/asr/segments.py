@@ -16,6 +16,7 @@ WINDOW_FRAMES: Final = 3000
 """Frames of one window: 30 seconds."""
 SAMPLES_A_FRAME: Final = 160
 BYTES_A_FRAME: Final = 2 * SAMPLES_A_FRAME
+SENTENCE_ENDS: Final = ".。!！?？"  # noqa: RUF001
 
 
 class Word(msgspec.Struct):

@@ -14,12 +14,11 @@ import msgspec
 from stentor.protocols.ipc.audio import Alignment, AlignmentOutput, PromptProbe
 
 from .decoding_result import WindowTask
-from .segments import FRAMES_A_SECOND, Part, Word
+from .segments import FRAMES_A_SECOND, SENTENCE_ENDS, Part, Word
 from .splitting import APPENDED, PREPENDED, SpelledWord, split_words
 from .vocabulary import Vocabulary
 from .window_decoder import DecodingOptions
 
-_SENTENCE_ENDS: Final = ".。!！?？"  # noqa: RUF001
 _LONGEST_MEDIAN: Final = 0.7
 _FRAMES_A_POSITION: Final = 2
 """Frames of one position of the encoder."""
@@ -102,9 +101,9 @@ def shorten_at_sentences(words: Sequence[TimedWord], pace: Pace) -> None:
     for before, word in pairwise(words):
         if word.end - word.start <= pace.most:
             continue
-        if word.text in _SENTENCE_ENDS:
+        if word.text in SENTENCE_ENDS:
             word.end = word.start + pace.most
-        elif before.text in _SENTENCE_ENDS:
+        elif before.text in SENTENCE_ENDS:
             word.start = word.end - pace.most
 
 

@@ -31,7 +31,7 @@ class TransformersEncoder(Backbone, frozen=True, kw_only=True, eq=False):
     scored_token: int | None = None
     """The token of a text that a classifier scores; None: any text has a score."""
     described: Mapping[str, object]
-    """The config.json."""
+    """The config.json, which has no hash: these are compared by identity."""
 
 
 def transformers_encoder(config: Mapping[str, object], *, masked: bool = False) -> TransformersEncoder:

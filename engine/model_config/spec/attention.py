@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from typing import Final, Literal
 
 import msgspec
-from msgspec.structs import replace
 
 from ..config_fields import ConfigError
 from .attention_parts import (
@@ -378,7 +377,7 @@ class AttentionSpec(msgspec.Struct, frozen=True):
         if (index := self.index) is None:
             return found
         every = index.every if index.every > 1 else 0
-        return replace(found, index_dim=index.head_dim, index_block=index.size, index_every=every)
+        return msgspec.structs.replace(found, index_dim=index.head_dim, index_block=index.size, index_every=every)
 
     def states(self, hidden: int) -> tuple[StateTensor, ...]:
         """The last inputs of convolutions, or of an index; otherwise attention has no state."""
@@ -473,8 +472,8 @@ class AttentionSpec(msgspec.Struct, frozen=True):
 
     def _check_between(self) -> None:
         between = tuple(part for part in (self.chosen, self.difference, self.query_latent) if part is not None)
-        plain = replace(self, chosen=None, difference=None, query_latent=None, rope=None, out="", name="")
-        plain = replace(plain, qkv_bias=False, output_bias=False)
+        without = {"chosen": None, "difference": None, "query_latent": None, "qkv_bias": False, "output_bias": False}
+        plain = msgspec.structs.replace(self, **without, rope=None, out="", name="")
         others = AttentionSpec(self.heads, self.kv_heads, self.head_dim, self.scale, rope=None, out="", name="")
         if plain != others or len(between) > 1 or (self.difference is None and self.qkv_bias):
             raise ConfigError(

@@ -97,7 +97,7 @@ class ModulesEncoderSpec(msgspec.Struct, frozen=True, eq=False):
     fewest_samples: int
     """Shorter windows are filled with silence."""
     described: Mapping[str, object]
-    """The config.json."""
+    """The config.json, which has no hash: these are compared by identity."""
 
     def positions(self, samples: int) -> int:
         """Most positions of a window of ``samples``."""
