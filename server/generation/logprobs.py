@@ -28,8 +28,17 @@ class TokenNames:
         self.name: Final = "token_id:{}".format if as_ids else tokenizer.name_of
 
 
-def chat_logprobs(entries: Iterable[TokenLogprobs], names: TokenNames, top: int) -> ChoiceLogprobs:
-    """``top`` alternatives at each position."""
+def chat_logprobs(
+    entries: Iterable[TokenLogprobs], names: TokenNames, top: int, *, with_sampled: bool = False
+) -> ChoiceLogprobs:
+    """``top`` alternatives at each position. ``with_sampled``: behind the sampled token, if it is none of them."""
+
+    def alternatives(entry: TokenLogprobs) -> list[tuple[int, float]]:
+        shown = entry.top[:top]
+        if with_sampled and all(token != entry.token for token, _ in shown):
+            return [(entry.token, entry.logprob), *shown]
+        return shown
+
     return ChoiceLogprobs(
         [
             TokenLogprob(
@@ -38,7 +47,7 @@ def chat_logprobs(entries: Iterable[TokenLogprobs], names: TokenNames, top: int)
                 list(names.raw(entry.token)),
                 [
                     TopLogprob(names.name(token), finite(value), list(names.raw(token)))
-                    for token, value in entry.top[:top]
+                    for token, value in alternatives(entry)
                 ],
             )
             for entry in entries

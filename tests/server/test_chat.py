@@ -175,7 +175,8 @@ async def test_named_tokens_stand_in_place_of_the_likeliest_alternatives_each_on
     first, second = body["choices"][0]["logprobs"]["content"]
     shown = [(each["token"], each["logprob"]) for each in first["top_logprobs"]]
     assert shown == [("z", -61), ("H", -0.25), ("a", -48.5)]
-    assert [each["token"] for each in second["top_logprobs"]] == ["z", "H", "a"]
+    assert [each["token"] for each in second["top_logprobs"]] == [second["token"], "z", "H", "a"]
+    assert second["top_logprobs"][0]["logprob"] == second["logprob"]
     params = engine.streams[0].params
     assert (params.logprobs, params.logprob_token_ids) == (3, (ord("z"), ord("H"), ord("a")))
 

@@ -82,6 +82,7 @@ def _shape(request: Request, body: ChatRequest, prepared: PreparedGeneration, co
         prompt=prepared.prompt,
         echo=body.echoed,
         top_logprobs=body.wanted_logprobs,
+        named_logprobs=body.logprob_token_ids is not None,
         include_reasoning=body.include_reasoning,
         tools=prepared.tools,
         media_tokens=prepared.media_tokens,

@@ -71,6 +71,7 @@ async def chat_completions(
         prompt_text=text,
         echo=body.echoed,
         top_logprobs=body.wanted_logprobs,
+        named_logprobs=body.logprob_token_ids is not None,
         include_reasoning=body.include_reasoning,
         tools=prepared.tools,
         media_tokens=prepared.media_tokens,

@@ -1,14 +1,16 @@
 """The requested contents of a chat completion, streamed or whole."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from secrets import token_hex
 
 import msgspec
 
 from stentor.protocols.ipc.deltas import Finish
-from stentor.protocols.openai.chat import ChatFinishReason
+from stentor.protocols.ipc.steps import TokenLogprobs
+from stentor.protocols.openai.chat import ChatFinishReason, ChoiceLogprobs
 from stentor.protocols.openai.tools import NO_TOOLS, ToolUse
 
+from ...generation.logprobs import chat_logprobs
 from ..common.chunks import AnswerShape
 
 _ID_BYTES = 12
@@ -18,6 +20,8 @@ class ChatShape(AnswerShape, frozen=True, kw_only=True):
     prompt: list[int]
     top_logprobs: int | None = None
     """None: no log-probabilities."""
+    named_logprobs: bool = False
+    """The alternatives are the tokens of ``logprob_token_ids``. The sampled token is then one of them, as in vLLM."""
     include_reasoning: bool = True
     """False: nor are its tokens and their log-probabilities shown, in which it could be read."""
     tools: ToolUse = NO_TOOLS
@@ -27,6 +31,9 @@ class ChatShape(AnswerShape, frozen=True, kw_only=True):
     """The text that each choice begins with."""
     media_tokens: Mapping[str, int] = msgspec.field(default_factory=dict)
     """Prompt tokens of media, by modality."""
+
+    def logprobs(self, entries: Iterable[TokenLogprobs]) -> ChoiceLogprobs:
+        return chat_logprobs(entries, self.names, self.top_logprobs or 0, with_sampled=self.named_logprobs)
 
     def finish_reason(self, finish: Finish, called: bool, whole: bool) -> ChatFinishReason:
         """OpenAI's finish reason: ``stop`` if the client named the one tool and the answer called it.

@@ -18,7 +18,6 @@ from stentor.protocols.ipc.deltas import (
 from stentor.protocols.openai.usage import Timings, Usage
 
 from ...common.errors import generation_error
-from ...generation.logprobs import chat_logprobs
 from ...http.error_responses import error_frame
 from ...http.sse import DONE
 from ..common.answer_clock import AnswerClock
@@ -174,7 +173,7 @@ class ChatStream:
         shape = self._shape
         logprobs = NULL
         if shape.top_logprobs is not None and delta.tokens:
-            logprobs = encode(chat_logprobs(delta.logprobs or (), shape.names, shape.top_logprobs))
+            logprobs = encode(shape.logprobs(delta.logprobs or ()))
         ids = _field(b"token_ids", delta.tokens) if shape.token_ids else b""
         return self._chunk(delta.index, shown, logprobs=logprobs, in_choice=ids)
 

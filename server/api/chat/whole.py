@@ -20,7 +20,7 @@ from stentor.protocols.openai.chat import (
 from stentor.protocols.openai.usage import Usage
 
 from ...common.loop_turns import LoopTurns, Slices
-from ...generation.logprobs import chat_logprobs, prompt_logprobs
+from ...generation.logprobs import prompt_logprobs
 from ...generation.routed_experts import encoded_experts
 from ...http.whole_answer import AnswerBudget, AnswerParts, JsonList, WholeAnswer, array
 from ..common.collect import Call, CollectedChoice, Collector
@@ -121,7 +121,7 @@ class _Logprobs:
 
     def of_choice(self, index: int, _tokens: Sequence[int], entries: Sequence[TokenLogprobs]) -> None:
         if self.choices:
-            self.choices[index].extend(chat_logprobs(entries, self._shape.names, self._shape.top_logprobs or 0).content)
+            self.choices[index].extend(self._shape.logprobs(entries).content)
 
 
 def _message(shape: ChatShape, choice: CollectedChoice) -> AssistantMessage:
