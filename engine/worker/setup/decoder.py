@@ -38,7 +38,7 @@ from ..families.setup_parts import (
     load_weights,
 )
 from ..limits import limits_of
-from ..memory import available_memory, default_kv_bytes, format_bytes, resident_bytes
+from ..memory import available_memory, check_kv_bytes, default_kv_bytes, format_bytes, resident_bytes
 from ..passes.adapter_rows import store_of
 from ..passes.pass_graphs import GraphsOf, PassGraphs
 from ..rows.rows import RowLimits, RowTable
@@ -125,14 +125,17 @@ class _Running(msgspec.Struct, frozen=True):
 def _sizes_of_host(family: Family, chosen: SetupChoices, former: FormerSizes | None) -> Sizes:
     """Divide the host's memory before weights are loaded. ``former``: weights are there, in a memory file."""
     config, shapes = chosen.config, chosen.shapes
-    budget = config.kv_cache_memory or 0
-    if config.kv_cache_memory is None and former is None:
-        needed = _bytes_of(shapes())
-        needed += adapter_bytes(config, shapes().context.adapters) if chosen.context.adapters else 0
-        needed += 0 if chosen.draft is None else chosen.draft.nbytes(config, chosen.context)
-        needed += config.kv_offloading_size or 0
-        budget = default_kv_bytes(needed, config.memory_share / config.workers)
+    budget, weights, tier = config.kv_cache_memory or 0, 0, config.kv_offloading_size or 0
+    if former is None:
+        weights = _bytes_of(shapes())
+        weights += adapter_bytes(config, shapes().context.adapters) if chosen.context.adapters else 0
+        weights += 0 if chosen.draft is None else chosen.draft.nbytes(config, chosen.context)
+        if config.kv_cache_memory is None:
+            budget = default_kv_bytes(weights + tier, config.memory_share / config.workers)
     sizes = family.size(config, shapes, chosen.wanted, chosen.cache_dtype, budget, former)
+    if config.kv_cache_memory is not None and device_bytes(sizes) and config.worker_number == 0:
+        beside = weights * config.workers + tier * config.data_parallel_size
+        check_kv_bytes(config.kv_cache_memory, beside, config.workers)
     sizes = with_host(config, agreed(sizes, chosen.context.ranks))
     if config.kv_offloading_size is not None:
         weights = 0 if former is not None else _bytes_of(shapes())

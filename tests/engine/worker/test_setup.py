@@ -134,6 +134,33 @@ def test_the_default_cache_leaves_room_for_the_weights(
         set_up(config, _ignore)
 
 
+def test_a_cache_larger_than_the_memory_limit_is_refused_at_start(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory, "memory_limit", lambda: 32 << 20)
+    set_up(model_config(folder, kv_cache_memory=32 << 20), _ignore)
+    why = r"--kv-cache-memory: 32.0 MiB are more than the 32.0 MiB of this .*: lower it, or raise the memory limit"
+    with pytest.raises(SetupError, match=why):
+        set_up(model_config(folder, kv_cache_memory=(32 << 20) + 1), _ignore)
+    with pytest.raises(SetupError, match=r"16\.0 MiB for each of 3 workers are more than the 32\.0 MiB"):
+        memory.check_kv_bytes(16 << 20, 0, 3)
+
+
+def test_a_cache_that_fits_only_without_the_weights_is_told_at_start(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = model_config(folder, kv_cache_memory=8 << 20)
+    weights = next(line.bytes for line in set_up(config, _ignore).ready.memory if line.what == "weights")
+    monkeypatch.setattr(memory, "available_memory", lambda: weights + (8 << 20))
+    set_up(config, _ignore)
+    assert not caplog.records
+    monkeypatch.setattr(memory, "available_memory", lambda: weights + (8 << 20) - 1)
+    set_up(config, _ignore)
+    (line,) = caplog.messages
+    assert line.startswith(f"--kv-cache-memory: 8.0 MiB may not fit beside {format_bytes(weights)} that are still")
+    assert f"the limit is {format_bytes(memory.memory_limit())}; workers are killed when the cache fills" in line
+
+
 MEMORY = "sys/fs/cgroup/memory"
 """The first part of names of version 2's files at the mount, and the folder of version 1's."""
 
@@ -280,7 +307,8 @@ def _ignore(_phase: str, _done: int, _total: int) -> None:
     pass
 
 
-def test_a_cache_that_the_machine_cannot_give_is_one_clear_line(folder: Path) -> None:
+def test_a_cache_that_the_machine_cannot_give_is_one_clear_line(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "memory_limit", lambda: 1 << 61)
     config = model_config(folder, kv_cache_memory=1 << 60, max_num_seqs=1 << 40)
     with pytest.raises(SetupError, match=r"cpu has no room for .*iB of KV cache: lower --kv-cache-memory"):
         set_up(config, _ignore)
