@@ -1,12 +1,8 @@
-"""The size of the KV cache on a host, and the formatting of amounts of memory."""
+"""The default size of the KV cache on a host, and the formatting of amounts of memory."""
 
-import logging
 from pathlib import Path
 
 from ..sharing.cgroups import memory_groups
-from .errors import SetupError
-
-logger = logging.getLogger(__name__)
 
 GIB = 1 << 30
 _SHARE = 0.25
@@ -21,28 +17,6 @@ def default_kv_bytes(weights: int, memory_share: float = 1.0) -> int:
     host.
     """
     return int(min(int(max(available_memory() - weights, 0) * _SHARE), _CEILING) * memory_share)
-
-
-def check_kv_bytes(asked: int, beside: int, workers: int) -> None:
-    """Judges an explicit size of the KV cache, of which a host takes pages only as blocks are first used.
-
-    ``asked``: bytes of each of ``workers``. ``beside``: bytes of weights and of the host tier that are not taken yet.
-    Warns where the free memory has no room for all. Raises :class:`.errors.SetupError` where the memory limit has none
-    for the cache.
-    """
-    cache, limit, free = asked * workers, memory_limit(), available_memory()
-    each = f" for each of {workers} workers" if workers > 1 else ""
-    if cache > limit:
-        raise SetupError(
-            f"--kv-cache-memory: {format_bytes(asked)}{each} are more than the {format_bytes(limit)} of this machine, "
-            "container or systemd unit: lower it, or raise the memory limit"
-        )
-    if cache + beside > free:
-        logger.warning(
-            "--kv-cache-memory: %s%s may not fit beside %s that are still to be loaded, %s are free and the limit is "
-            "%s; workers are killed when the cache fills: lower it, or raise the memory limit",
-            *(format_bytes(asked), each, *map(format_bytes, (beside, free, limit))),
-        )
 
 
 def available_memory(root: Path = Path("/")) -> int:

@@ -45,12 +45,13 @@ def test_a_field_that_is_left_out_has_the_default_of_transformers(name: str) -> 
 
 @pytest.mark.proof
 def test_ends_of_turns_that_files_leave_out_are_those_of_transformers() -> None:
+    transformers: Any = CONFIG_MAPPING
     kinds = {family.model_type for family in DECODERS.values()} | {family.text for family in MEDIA_FAMILIES.values()}
     for kind in sorted({*CONFIG_MAPPING} & kinds - {"fun_asr_nano"}):  # whose class takes no defaults
-        described = CONFIG_MAPPING[kind]()
+        described = transformers[kind]()
         text = next((each.text for each in MEDIA_FAMILIES.values() if each.model_type == kind), "")
         if text in CONFIG_MAPPING and text != kind:
-            described = CONFIG_MAPPING[kind](text_config={"model_type": text})
+            described = transformers[kind](text_config={"model_type": text})
         found = [getattr(each, "eos_token_id", None) for each in (described, described.get_text_config())]
         ends = Fields({"ends": next((each for each in found if each is not None), None)}).token_ids("ends")
         assert implied_ends({"model_type": kind, "text_config": {"model_type": text}}) == ends, kind
