@@ -36,7 +36,7 @@ class GenerationConfig(msgspec.Struct, frozen=True):
 
     eos_token_ids: tuple[int, ...] = ()
     implied_eos_token_ids: tuple[int, ...] = ()
-    """Those of transformers' class, where the files name none."""
+    """Where no file names any: those of a text part, or else of transformers' class."""
     temperature: float | None = None
     top_k: int | None = None
     top_p: float | None = None
@@ -58,11 +58,10 @@ def generation_config_from_hf(
     """
     fields = Fields(generation)
     eos = {*Fields(config).token_ids("eos_token_id"), *fields.token_ids("eos_token_id")}
-    if not eos and isinstance(spec, ModelSpec):
-        eos = {*spec.eos_token_ids}
+    of_text = spec.eos_token_ids if isinstance(spec, ModelSpec) else ()
     return GenerationConfig(
         eos_token_ids=tuple(sorted(eos)),
-        implied_eos_token_ids=() if eos or spec is None else implied_ends(config),
+        implied_eos_token_ids=() if eos or spec is None else of_text or implied_ends(config),
         temperature=fields.optional_number("temperature"),
         top_k=fields.integer("top_k", least=0) if fields.has("top_k") else None,
         top_p=fields.optional_number("top_p"),

@@ -86,8 +86,8 @@ def with_turn_ends(
     defaults: GenerationDefaults, tokenizer: Tokenizer, texts: Iterable[str], implied: Sequence[int] = ()
 ) -> GenerationDefaults:
     """The defaults in which special tokens with these texts end a turn too. Where no token would, as in models whose
-    files name none: the tokenizer's end of a text, and of ``implied``, those of the model's class, the special tokens,
-    or all of them if the tokenizer has no end of a text."""
+    files name none: the tokenizer's end of a text, and of ``implied``, those of the text part or of the model's class,
+    the special tokens, or all of them if the tokenizer has no end of a text."""
     specials = special_tokens_of(tokenizer)
     ended = defaults.ending(specials[text] for text in texts if text in specials)
     if ended.eos_token_ids:
