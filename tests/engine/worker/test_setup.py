@@ -159,7 +159,7 @@ def test_a_cache_that_fits_only_without_the_weights_is_told_at_start(
     set_up(config, _ignore)
     (line,) = caplog.messages
     assert line.startswith(f"--kv-cache-memory: 8.0 MiB may not fit beside {format_bytes(weights)} that are still")
-    assert f"the limit is {format_bytes(decoder.memory_limit())}; workers are killed when the cache fills" in line
+    assert f"the limit is {format_bytes(memory.memory_limit())}; workers are killed when the cache fills" in line
 
 
 MEMORY = "sys/fs/cgroup/memory"
