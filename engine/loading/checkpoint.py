@@ -271,7 +271,7 @@ def _open_plain(folder: Path, model_impl: ModelImpl) -> Checkpoint:
     quantized = described_quantization(folder, config)
     tensors = tuple(tensor for each in (folder, *others) for tensor in weight_index(each))
     read = read_config(config, generation, model_impl)
-    defaults = generation_config_from_hf(config, generation)
+    defaults = generation_config_from_hf(config, generation, read)
     tower = None
     if isinstance(read, ModelSpec) and read.text_part:
         tower, tensors = text_and_tower(folder, tensors, config)
@@ -423,14 +423,14 @@ def _open_dummy(path: Path, model_impl: ModelImpl) -> Checkpoint:
     if path.is_dir() and (path / "config.json").is_file():
         read_here, generation = _read_configs(path)
         config, _ = with_companions(read_here)
-        named = config.get("dtype", config.get("torch_dtype"))
+        named, read = config.get("dtype", config.get("torch_dtype")), read_config(config, generation, model_impl)
         return Checkpoint(
             format="dummy",
             folder=path,
             files=(),
-            config=read_config(config, generation, model_impl),
+            config=read,
             dtype=named if isinstance(named, str) and named in DTYPES.values() else "bfloat16",
-            defaults=generation_config_from_hf(config, generation),
+            defaults=generation_config_from_hf(config, generation, read),
         )
     gguf = _open_gguf(path if path.is_file() else _gguf_in(path))
     return Checkpoint("dummy", gguf.folder, (), gguf.config, "bfloat16", gguf.defaults)

@@ -5,6 +5,8 @@ from collections.abc import Mapping
 import msgspec
 
 from ..model_config.config_fields import Fields
+from ..model_config.hf.ends import implied_ends
+from ..model_config.spec.model import ModelSpec
 
 _END_OF_TURN_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
 
@@ -33,6 +35,8 @@ class GenerationConfig(msgspec.Struct, frozen=True):
     """Values that the checkpoint does not specify are None."""
 
     eos_token_ids: tuple[int, ...] = ()
+    implied_eos_token_ids: tuple[int, ...] = ()
+    """Where no file names any: those of a text part, or else of transformers' class."""
     temperature: float | None = None
     top_k: int | None = None
     top_p: float | None = None
@@ -43,16 +47,21 @@ class GenerationConfig(msgspec.Struct, frozen=True):
     """Fields that the checkpoint sets and that have no effect."""
 
 
-def generation_config_from_hf(config: Mapping[str, object], generation: Mapping[str, object]) -> GenerationConfig:
-    """From config.json and generation_config.json ({} if missing).
+def generation_config_from_hf(
+    config: Mapping[str, object], generation: Mapping[str, object], spec: object = None
+) -> GenerationConfig:
+    """From config.json and generation_config.json ({} if missing). ``spec``: what config.json describes; of a decoder
+    it has the tokens that a text part names.
 
     A generation config without sampling means greedy decoding, but authors rarely intend that. As in other servers,
     only the values that it names are used. Raises :class:`..model_config.config_fields.ConfigError`.
     """
     fields = Fields(generation)
     eos = {*Fields(config).token_ids("eos_token_id"), *fields.token_ids("eos_token_id")}
+    of_text = spec.eos_token_ids if isinstance(spec, ModelSpec) else ()
     return GenerationConfig(
         eos_token_ids=tuple(sorted(eos)),
+        implied_eos_token_ids=() if eos or spec is None else of_text or implied_ends(config),
         temperature=fields.optional_number("temperature"),
         top_k=fields.integer("top_k", least=0) if fields.has("top_k") else None,
         top_p=fields.optional_number("top_p"),

@@ -29,6 +29,12 @@ def available_memory(root: Path = Path("/")) -> int:
     return max(0, min([available, *(each.limit - each.used + each.reclaimable for each in memory_groups(root))]))
 
 
+def memory_limit(root: Path = Path("/")) -> int:
+    """Bytes of memory of this machine, or of its container or systemd unit where that is less."""
+    total = next(line for line in (root / "proc/meminfo").read_text().splitlines() if line.startswith("MemTotal:"))
+    return min([int(total.split()[1]) * 1024, *(group.limit for group in memory_groups(root))])
+
+
 def resident_bytes() -> int:
     """Proportional set size (PSS) of this process."""
     for line in Path("/proc/self/smaps_rollup").read_text().splitlines():

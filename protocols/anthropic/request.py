@@ -210,7 +210,7 @@ class MessagesRequest(ConversationFields, kw_only=True):
     top_k: Annotated[int, Meta(ge=0, le=limits.INT32_MAX)] | None = None
     cache_salt: Annotated[str, Meta(min_length=1, max_length=limits.MAX_NAME_LENGTH)] | None = None
     """vLLM's, as chat has it."""
-    priority: Annotated[int, Meta(ge=limits.INT32_MIN, le=limits.INT32_MAX)] = 0
+    priority: limits.Priority = 0
     """Likewise."""
 
     def check(self, *, thinks_between_calls: bool) -> None:

@@ -61,7 +61,7 @@ class CohereChatRequest(msgspec.Struct, kw_only=True):
     p: Annotated[float, Meta(ge=0, le=1)] | None = None
     logprobs: bool = False
     thinking: CohereThinking | None = None
-    priority: Annotated[int, Meta(ge=limits.INT32_MIN, le=limits.INT32_MAX)] = 0
+    priority: limits.Priority = 0
 
     # vLLM's
     chat_template_kwargs: dict[str, Any] | None = None

@@ -81,5 +81,6 @@ MAX_REQUEST_ID: Final = 128
 """Characters of a request id; a longer one is replaced."""
 INT64_MIN: Final = -(2**63)
 INT64_MAX: Final = 2**63 - 1
-INT32_MIN: Final = -(2**31)
 INT32_MAX: Final = 2**31 - 1
+Priority = Annotated[int, msgspec.Meta(ge=INT64_MIN, le=INT64_MAX)]
+"""Of a request; lower runs earlier."""

@@ -46,7 +46,7 @@ class TokensRequest(msgspec.Struct, kw_only=True):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     cache_salt: Annotated[str, Meta(min_length=1, max_length=limits.MAX_NAME_LENGTH)] | None = None
-    priority: Annotated[int, Meta(ge=limits.INT32_MIN, le=limits.INT32_MAX)] = 0
+    priority: limits.Priority = 0
     request_id: Annotated[str, Meta(max_length=limits.MAX_REQUEST_ID)] | None = None
     output_mode: Literal["tokens"] = "tokens"
     features: Any = None

@@ -24,7 +24,7 @@ class LabelFields(msgspec.Struct, kw_only=True):
     item_first: bool = False
     """Whether the query stands behind the item."""
     cache_salt: Annotated[str, Meta(min_length=1, max_length=limits.MAX_NAME_LENGTH)] | None = None
-    priority: Annotated[int, Meta(ge=limits.INT32_MIN, le=limits.INT32_MAX)] = 0
+    priority: limits.Priority = 0
 
     @property
     def each_item(self) -> list[str | Ids]:

@@ -170,7 +170,7 @@ class SamplingFields(UnservedMethods, kw_only=True):
     return_tokens_as_token_ids: bool | None = None
     speculative: SpeculativeFields | None = None
     """For servers with speculation; an extension of this server."""
-    priority: Annotated[int, Meta(ge=limits.INT32_MIN, le=limits.INT32_MAX)] = 0
+    priority: limits.Priority = 0
     cache_salt: Annotated[str, Meta(min_length=1, max_length=limits.MAX_NAME_LENGTH)] | None = None
     request_id: Annotated[str, Meta(max_length=limits.MAX_REQUEST_ID)] | None = None
     session_id: Annotated[str, Meta(max_length=limits.MAX_NAME_LENGTH)] | None = None

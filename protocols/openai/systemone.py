@@ -64,7 +64,7 @@ class SystemOneRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
     chat_template_kwargs: dict[str, Any] | None = None
     joint: bool = False
     cache_salt: Annotated[str, Meta(min_length=1, max_length=limits.MAX_NAME_LENGTH)] | None = None
-    priority: Annotated[int, Meta(ge=limits.INT32_MIN, le=limits.INT32_MAX)] = 0
+    priority: limits.Priority = 0
     request_id: Annotated[str, Meta(max_length=limits.MAX_REQUEST_ID)] | None = None
 
     def check(self, limits: Limits) -> None:

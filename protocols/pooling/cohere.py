@@ -26,7 +26,7 @@ class EmbedRequest(msgspec.Struct, kw_only=True):
     truncate: Literal["NONE", "START", "END"] = "END"
     """Which end of a text that is too long is cut off."""
     max_tokens: Annotated[int, Meta(ge=1, le=limits.INT32_MAX)] | None = None
-    priority: Annotated[int, Meta(ge=limits.INT32_MIN, le=limits.INT32_MAX)] = 0
+    priority: limits.Priority = 0
 
     def contents(self, limits: Limits) -> tuple[list[Content], str]:
         """The inputs, and their field. Raises BadRequest."""

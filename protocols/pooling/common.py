@@ -35,7 +35,7 @@ class PoolingFields(msgspec.Struct, kw_only=True):
     truncation_side: Side | None = None
     """The side that is cut off; None: the right."""
     use_activation: bool | None = None
-    priority: Annotated[int, Meta(ge=limits.INT32_MIN, le=limits.INT32_MAX)] = 0
+    priority: limits.Priority = 0
     cache_salt: Annotated[str, Meta(min_length=1, max_length=limits.MAX_NAME_LENGTH)] | None = None
     request_id: Annotated[str, Meta(max_length=limits.MAX_REQUEST_ID)] | None = None
     padding: str | None = None

@@ -77,7 +77,8 @@ class EmbeddingRequest(NumberFields, kw_only=True):
 
 class Embedding(msgspec.Struct, frozen=True):
     index: int
-    embedding: list[float] | str
+    embedding: list[float | list[float]] | str
+    """A vector; of a late-interaction model one for each token, as in vLLM."""
     object: Literal["embedding"] = "embedding"
 
 

@@ -38,6 +38,11 @@ class ScoringFields(PoolingFields, kw_only=True):
             raise BadRequest("`chat_template_kwargs.instruction` must be a string.", "chat_template_kwargs")
         return given
 
+    @property
+    def template_arguments(self) -> dict[str, Any]:
+        """Arguments of the chat template besides the instruction."""
+        return {name: value for name, value in (self.chat_template_kwargs or {}).items() if name != "instruction"}
+
 
 class ScoreRequest(ScoringFields, kw_only=True):
     """One text or picture on each side, one against many, or equal numbers on both sides."""

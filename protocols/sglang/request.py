@@ -121,7 +121,7 @@ class SglangRequest(msgspec.Struct, kw_only=True):
     return_prompt_token_ids: bool = False
     lora_path: Name | list[Name | None] | None = None
     """The name of an adapter."""
-    priority: Annotated[int, Meta(ge=limits.INT32_MIN, le=limits.INT32_MAX)] = 0
+    priority: limits.Priority = 0
     cache_salt: str | None = None
 
     # Decoded so that clients get an error instead of being ignored.

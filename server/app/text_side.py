@@ -1,7 +1,7 @@
 """Opens the text side of a model: tokenizer, chat template, parsers."""
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -78,17 +78,23 @@ def open_text_side(
     )
     if taken := sorted(config.default_chat_template_kwargs.keys() & pool.chat_template.reserved):
         raise CheckpointError(f"--default-chat-template-kwargs: the server sets {', '.join(taken)}; leave it out.")
-    return TextSide(pool, renderer, output, with_turn_ends(defaults, tokenizer, output.turn_ends))
+    ending = with_turn_ends(defaults, tokenizer, output.turn_ends, checkpoint.defaults.implied_eos_token_ids)
+    return TextSide(pool, renderer, output, ending)
 
 
-def with_turn_ends(defaults: GenerationDefaults, tokenizer: Tokenizer, texts: Iterable[str]) -> GenerationDefaults:
-    """The defaults in which special tokens with these texts end a turn too, and the tokenizer's end of a text where no
-    token would: nothing else would stop the answers of a model whose configuration names none."""
+def with_turn_ends(
+    defaults: GenerationDefaults, tokenizer: Tokenizer, texts: Iterable[str], implied: Sequence[int] = ()
+) -> GenerationDefaults:
+    """The defaults in which special tokens with these texts end a turn too. Where no token would, as in models whose
+    files name none: the tokenizer's end of a text, and of ``implied``, those of the text part or of the model's class,
+    the special tokens, or all of them if the tokenizer has no end of a text."""
     specials = special_tokens_of(tokenizer)
     ended = defaults.ending(specials[text] for text in texts if text in specials)
-    if ended.eos_token_ids or tokenizer.eos_token_id is None:
+    if ended.eos_token_ids:
         return ended
-    return ended.ending((tokenizer.eos_token_id,))
+    if tokenizer.eos_token_id is None:
+        return ended.ending(implied)
+    return ended.ending((tokenizer.eos_token_id, *{*implied} & {*tokenizer.special_ids}))
 
 
 def _tokenizer(config: ModelConfig, checkpoint: Checkpoint) -> Tokenizer:

@@ -58,7 +58,8 @@ async def write_prompt(
             as_text=not isinstance(chat.renderer, MistralRenderer),
         )
     messages = with_functions_as_tools(messages)
-    tools = template_tools(use.tools) if use.mode != "none" else []
+    asked = template_tools(use.tools)
+    tools, forbidden = (asked, []) if use.mode != "none" else ([], asked)
     if (tools or mentions_tools(messages)) and not chat.renderer.takes_tools(body.chat_template):
         messages, tools = inject_tool_prompt(messages, tools), []
     fields = body
@@ -73,6 +74,7 @@ async def write_prompt(
         most_tokens,
         tools,
         text,
+        forbidden_tools=forbidden,
         must_call=use.mode == "required" and not use.named,
         response_format=body.response_format,
     )
@@ -96,6 +98,7 @@ async def render_messages(
     tools: Sequence[Mapping[str, Any]] = (),
     media: MediaText | None = None,
     *,
+    forbidden_tools: Sequence[Mapping[str, Any]] = (),
     must_call: bool = False,
     response_format: Mapping[str, Any] | None = None,
 ) -> list[int]:
@@ -110,6 +113,7 @@ async def render_messages(
             RenderRequest(
                 messages=messages,
                 tools=tools,
+                forbidden_tools=forbidden_tools,
                 must_call=must_call,
                 response_format=response_format or {},
                 documents=fields.documents or (),

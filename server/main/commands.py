@@ -134,7 +134,8 @@ def _warn_of(without_effect: Sequence[str]) -> None:
 
 
 def _check_fit(located: Config) -> None:
-    from ..overload.memory_budget import memory_limit  # late: none of it is needed to know the options
+    from stentor.engine.worker.memory import memory_limit  # late: none of it is needed to know the options
+
     from .fit import check_fit, usable_gpus
 
     check_fit(located.engines(), usable_gpus, memory_limit())

@@ -20,10 +20,10 @@ from typing import Final, Literal, NamedTuple
 import httpx
 
 from stentor.engine.loading.download.hub import default_cache
+from stentor.engine.worker.memory import memory_limit
 
 from ..http.listening import StartError, bind
 from ..options.environment import COMPILERS, gpus, torch_build
-from ..overload.memory_budget import memory_limit
 
 Verdict = Literal["ok", "warning", "problem"]
 

@@ -13,13 +13,12 @@ measured with CPython 3.11 on 64 bits.
 import gc
 import math
 from collections.abc import Callable
-from pathlib import Path
 from typing import Final, Self
 
 import anyio
 
 from stentor.engine.processes.freed_memory import GROWN, give_back, resident_bytes
-from stentor.engine.sharing.cgroups import memory_groups
+from stentor.engine.worker.memory import memory_limit
 from stentor.protocols.common.errors import BadRequest
 from stentor.protocols.ipc.sampling import SamplingParams
 
@@ -136,12 +135,6 @@ def default_budget(memory: int | None = None) -> int:
     """A quarter of the memory that there is, and no more than 1 GiB: the rest is for weights, KV cache and audio."""
     memory = memory_limit() if memory is None else memory
     return max(_LEAST, min(_LARGEST, memory // _PART_OF_MEMORY))
-
-
-def memory_limit(root: Path = Path("/")) -> int:
-    """Bytes of memory of this machine, or of its container or systemd unit where that is less."""
-    total = next(line for line in (root / "proc/meminfo").read_text().splitlines() if line.startswith("MemTotal:"))
-    return min([int(total.split()[1]) * 1024, *(group.limit for group in memory_groups(root))])
 
 
 def _never(wanted: int, most: int, field: str | None) -> BadRequest:

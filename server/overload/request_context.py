@@ -10,7 +10,7 @@ import anyio
 
 from stentor.engine.client.replicas import EngineChoice
 from stentor.protocols.common.errors import BadRequest
-from stentor.protocols.common.limits import INT32_MAX, INT32_MIN
+from stentor.protocols.common.limits import INT64_MAX, INT64_MIN
 
 from ..common.errors import CutShort, DeadlineExceeded
 from .queue_slots import QueueSlot
@@ -106,9 +106,9 @@ def priority_of(headers: Sequence[tuple[bytes, bytes]]) -> int | None:
     if text is None:
         return None
     digits = text.removeprefix(b"-")
-    if not (digits.isdigit() and len(digits) < 11 and INT32_MIN <= int(text) <= INT32_MAX):
+    if not (digits.isdigit() and len(digits) < 20 and INT64_MIN <= int(text) <= INT64_MAX):
         raise BadRequest(
-            f"The header `{PRIORITY_HEADER}` must be an integer from {INT32_MIN} to {INT32_MAX}.", PRIORITY_HEADER
+            f"The header `{PRIORITY_HEADER}` must be an integer from {INT64_MIN} to {INT64_MAX}.", PRIORITY_HEADER
         )
     return int(text)
 

@@ -1,6 +1,6 @@
 """A query and a document that are read together: one prompt for each pair."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -47,6 +47,7 @@ _JINA_VL_END: Final = 100
 _NEMOTRON_PAIR: Final = "question:{} \n \n passage:{}"
 SEEN_PAIRS: Final[frozenset[PairForm]] = frozenset({"qwen3_vl", "jina_vl", "nemotron_vl"})
 """Forms of pairs that may hold pictures."""
+_WITHOUT_INSTRUCTION: Final[frozenset[PairForm]] = frozenset({"pair", "jina_vl", "nemotron", "nemotron_vl"})
 
 
 class PairRules(msgspec.Struct, frozen=True):
@@ -57,6 +58,8 @@ class PairRules(msgspec.Struct, frozen=True):
     """Tokens of each query; longer ones are truncated. 0: no separate limit."""
     most_document: int = 0
     instruction: str | None = None
+    template_arguments: Mapping[str, Any] = msgspec.field(default_factory=dict)
+    """Of the chat template, besides the instruction."""
     activate: bool = True
     """Whether scores go through the model's activation."""
     conversations: Reading | None = None
@@ -66,6 +69,21 @@ class PairRules(msgspec.Struct, frozen=True):
     def reading(self) -> Reading:
         assert self.conversations is not None, "a request says how its conversations are read"
         return self.conversations
+
+
+def check_arguments(model: EmbeddingModel, rules: PairRules) -> None:
+    """Raises BadRequest for an instruction, or arguments of the chat template, that would not reach the prompt."""
+    templated = model.compares == "together" and model.pair_form == "template"
+    if rules.template_arguments and not templated:
+        name = min(rules.template_arguments)
+        why = f"`{name}` has no effect: the prompt of this model's scores is no chat template; leave it out"
+        raise refused("chat_template_kwargs", why, "unsupported")
+    reserved = model.pool.chat_template.reserved
+    if taken := sorted(name for name in rules.template_arguments if name in reserved or name.startswith("_")):
+        raise wrong("chat_template_kwargs", f"must not set `{taken[0]}`")
+    takes = model.compares == "list" or (model.compares == "together" and model.pair_form not in _WITHOUT_INSTRUCTION)
+    if rules.instruction is not None and not takes:
+        raise refused("instruction", "the model takes none; leave it out", "unsupported")
 
 
 async def read_pairs(
@@ -79,8 +97,6 @@ async def read_pairs(
 
     Raises BadRequest.
     """
-    if rules.instruction is not None and model.pair_form in ("pair", "jina_vl", "nemotron", "nemotron_vl"):
-        raise refused("instruction", "the model takes none; leave it out", "unsupported")
     if model.pair_form == "bge":
         return await _questioned(model, queries, documents, rules, fields)
     first = await _bounded(model, queries, rules.most_query)
@@ -281,7 +297,7 @@ async def _shortened(model: EmbeddingModel, texts: Sequence[str], most: int) -> 
 async def _templated(
     model: EmbeddingModel, queries: Sequence[list[int]], documents: Sequence[list[int]], rules: PairRules, field: str
 ) -> list[Prompt]:
-    kwargs = {} if rules.instruction is None else {"instruction": rules.instruction}
+    kwargs = {**rules.template_arguments, **({} if rules.instruction is None else {"instruction": rules.instruction})}
     first, second = await _texts(model, queries), await _texts(model, documents)
     prompts = []
     for place, document in enumerate(second):

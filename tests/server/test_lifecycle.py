@@ -148,6 +148,14 @@ def test_the_tokenizers_end_of_a_text_ends_answers_where_no_other_token_would(
     assert with_turn_ends(GenerationDefaults(eos_token_ids=named), tokenizer, texts).eos_token_ids == expected
 
 
+def test_ends_of_the_model_s_class_count_where_its_files_name_none_if_they_are_special() -> None:
+    tokenizer = byte_level()
+    ends, special = id_of(tokenizer, "</s>"), id_of(tokenizer, "<|é|>")
+    for named, expected in (((), {ends, special}), ((7,), {7})):
+        found = with_turn_ends(GenerationDefaults(eos_token_ids=named), tokenizer, (), (special, 66))
+        assert {*found.eos_token_ids} == expected
+
+
 @pytest.mark.parametrize("content", [None, "{", "[]", '{"top_k": "many"}'])
 def test_a_file_of_defaults_that_cannot_be_used_is_named(
     checkpoint: Checkpoint, tmp_path: Path, content: str | None

@@ -161,14 +161,14 @@ async def test_a_gateway_s_header_gives_a_request_its_priority(path: str) -> Non
 
         async def ask(**headers: str) -> httpx.Response:
             body = {"messages": HELLO} if path == CHAT else {"prompt": "hello"}
-            return await client.post(path, json={**body, "max_tokens": 1, "priority": 3}, headers=headers)
+            return await client.post(path, json={**body, "max_tokens": 1, "priority": -(2**63)}, headers=headers)
 
-        for headers in ({}, {"x-vllm-priority": "-7"}):
+        for headers in ({}, {"x-vllm-priority": "-7"}, {"x-vllm-priority": "9223372036854775807"}):
             assert (await ask(**headers)).status_code == 200
-        for wrong in ("high", "1.5", "99999999999", "--1"):
+        for wrong in ("high", "1.5", "9223372036854775808", "--1"):
             refused = await ask(**{"x-vllm-priority": wrong})
             assert (refused.status_code, refused.json()["error"]["param"]) == (400, "x-vllm-priority")
-    assert [priority for _, priority, _ in engine.submitted] == [3, -7]
+    assert [priority for _, priority, _ in engine.submitted] == [-(2**63), -7, 2**63 - 1]
 
 
 async def test_version_is_the_packages() -> None:

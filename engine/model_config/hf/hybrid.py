@@ -341,8 +341,7 @@ def olmo_hybrid(fields: Fields, name: str) -> ModelSpec:
     means no rotation."""
     check_silu(fields)
     heads, hidden = fields.integer("num_attention_heads"), fields.integer("hidden_size")
-    rope = Fields(fields.table("rope_parameters") or {})
-    rotates = rope.has("rope_theta") or fields.has("rope_theta")
+    rotates = {"rope_theta": 0, **fields.values, **(fields.table("rope_parameters") or {})}["rope_theta"] is not None
     values = {**fields.values} if rotates else {**fields.values, "rope_parameters": None, "rope_scaling": None}
     spec = attention_bias(fields, common(Fields(values), name))
     spec = with_layers(with_mixers(spec, qk_norm="full"), norms=POST)

@@ -253,7 +253,7 @@ def _sees_pictures_whole(spec: ModelSpec, *, windows_alone: bool) -> ModelSpec:
 _GRANITE4: Final = "granite4_vision_text"
 _SCALING: Final = ("granite", "hyperclovax")
 """Beginnings of model types whose decoders also scale embeddings of media, but for :data:`_GRANITE4`."""
-_TEXT_FIELDS: Final = ("text_config", "llm_config", "language_config")
+TEXT_FIELDS: Final = ("text_config", "llm_config", "language_config")
 _OTHER_NAMES: Final[Mapping[str, str]] = {"kimi_k2": "deepseek_v3"}
 """Model types in published files that stand for others."""
 
@@ -429,7 +429,7 @@ def _text(family: MediaFamily, readers: Mapping[str, Reader], fields: Fields, na
     """The text part. End tokens and head tying may be in the whole model's fields, as all text fields are in old
     files."""
     fields = Fields(thinker(fields.values))
-    text = next((table for each in _TEXT_FIELDS if (table := fields.table(each))), None)
+    text = next((table for each in TEXT_FIELDS if (table := fields.table(each))), None)
     kind = family.text
     if text is None and fields.has("hidden_size"):
         text = fields.values

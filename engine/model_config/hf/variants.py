@@ -122,9 +122,17 @@ def ministral(fields: Fields, name: str) -> ModelSpec:
     return slide(common(fields, name), window_of(fields), sliding_layers(fields) or None)
 
 
+_MINISTRAL3_ROPE: Final = {
+    **{"rope_type": "yarn", "rope_theta": 1_000_000.0, "factor": 16.0, "original_max_position_embeddings": 16_384},
+    **{"beta_fast": 32.0, "beta_slow": 1.0, "mscale_all_dim": 1.0, "mscale": 1.0, "llama_4_scaling_beta": 0.1},
+}
+
+
 def ministral3(fields: Fields, name: str) -> ModelSpec:
     """Ministral 3: a Mistral with query scaling by position."""
     fields = _with_default(fields, sliding_window=0, rms_norm_eps=1e-5, head_dim=128)
+    if not any(map(fields.has, ("rope_theta", "rope_scaling"))):
+        fields = _with_default(fields, rope_parameters=_MINISTRAL3_ROPE)
     spec = mistral(fields, name)
     rope = Fields(fields.table("rope_parameters") or {})
     beta = rope.number("llama_4_scaling_beta", 0.0)

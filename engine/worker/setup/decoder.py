@@ -1,5 +1,6 @@
 """Sets up a model of any family on any device, until it has completed a real step."""
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -38,7 +39,7 @@ from ..families.setup_parts import (
     load_weights,
 )
 from ..limits import limits_of
-from ..memory import available_memory, default_kv_bytes, format_bytes, resident_bytes
+from ..memory import available_memory, default_kv_bytes, format_bytes, memory_limit, resident_bytes
 from ..passes.adapter_rows import store_of
 from ..passes.pass_graphs import GraphsOf, PassGraphs
 from ..rows.rows import RowLimits, RowTable
@@ -48,6 +49,8 @@ from .device import attention_notes, run_ahead
 from .drafts import Drafter, draft_lines, draft_of, make_proposer
 from .profile import graph_bytes
 from .warmup import warm_up_drafts
+
+logger = logging.getLogger(__name__)
 
 
 def set_up_family(
@@ -125,19 +128,44 @@ class _Running(msgspec.Struct, frozen=True):
 def _sizes_of_host(family: Family, chosen: SetupChoices, former: FormerSizes | None) -> Sizes:
     """Divide the host's memory before weights are loaded. ``former``: weights are there, in a memory file."""
     config, shapes = chosen.config, chosen.shapes
-    budget = config.kv_cache_memory or 0
-    if config.kv_cache_memory is None and former is None:
-        needed = _bytes_of(shapes())
-        needed += adapter_bytes(config, shapes().context.adapters) if chosen.context.adapters else 0
-        needed += 0 if chosen.draft is None else chosen.draft.nbytes(config, chosen.context)
-        needed += config.kv_offloading_size or 0
-        budget = default_kv_bytes(needed, config.memory_share / config.workers)
+    budget, weights, tier = config.kv_cache_memory or 0, 0, config.kv_offloading_size or 0
+    if former is None:
+        weights = _bytes_of(shapes())
+        weights += adapter_bytes(config, shapes().context.adapters) if chosen.context.adapters else 0
+        weights += 0 if chosen.draft is None else chosen.draft.nbytes(config, chosen.context)
+        if config.kv_cache_memory is None:
+            budget = default_kv_bytes(weights + tier, config.memory_share / config.workers)
     sizes = family.size(config, shapes, chosen.wanted, chosen.cache_dtype, budget, former)
+    if config.kv_cache_memory is not None and device_bytes(sizes) and config.worker_number == 0:
+        beside = weights * config.workers + tier * config.data_parallel_size
+        _check_kv_bytes(config.kv_cache_memory, beside, config.workers)
     sizes = with_host(config, agreed(sizes, chosen.context.ranks))
     if config.kv_offloading_size is not None:
         weights = 0 if former is not None else _bytes_of(shapes())
         check_host_tier(config, family, weights + device_bytes(sizes))
     return sizes
+
+
+def _check_kv_bytes(asked: int, beside: int, workers: int) -> None:
+    """Judges an explicit size of the KV cache, of which a host takes pages only as blocks are first used.
+
+    ``asked``: bytes of each of ``workers``. ``beside``: bytes of weights and of the host tier that are not taken yet.
+    Warns where the free memory has no room for all. Raises :class:`..errors.SetupError` where the memory limit has none
+    for the cache.
+    """
+    cache, limit, free = asked * workers, memory_limit(), available_memory()
+    each = f" for each of {workers} workers" if workers > 1 else ""
+    if cache > limit:
+        raise SetupError(
+            f"--kv-cache-memory: {format_bytes(asked)}{each} are more than the {format_bytes(limit)} of this machine, "
+            "container or systemd unit: lower it, or raise the memory limit"
+        )
+    if cache + beside > free:
+        logger.warning(
+            "--kv-cache-memory: %s%s may not fit beside %s that are still to be loaded, %s are free and the limit is "
+            "%s; workers are killed when the cache fills: lower it, or raise the memory limit",
+            *(format_bytes(asked), each, *map(format_bytes, (beside, free, limit))),
+        )
 
 
 def _sizes_of_device(family: Family, chosen: SetupChoices, model: Any, device: Device) -> Sizes:

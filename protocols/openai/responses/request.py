@@ -187,7 +187,7 @@ class ResponseRequest(ContextFields, kw_only=True):
     skip_special_tokens: bool = True
     spaces_between_special_tokens: bool = True
     structured_outputs: dict[str, Any] | None = None
-    priority: Annotated[int, Meta(ge=limits.INT32_MIN, le=limits.INT32_MAX)] = 0
+    priority: limits.Priority = 0
     cache_salt: Annotated[str, Meta(min_length=1, max_length=limits.MAX_NAME_LENGTH)] | None = None
     session_id: Annotated[str, Meta(max_length=limits.MAX_NAME_LENGTH)] | None = None
     request_id: Annotated[str, Meta(max_length=limits.MAX_REQUEST_ID)] | None = None
@@ -259,7 +259,7 @@ class CompactRequest(msgspec.Struct, kw_only=True):
     instructions: str | None = None
     previous_response_id: Name | None = None
     prompt_cache_key: Name | None = None
-    priority: Annotated[int, Meta(ge=limits.INT32_MIN, le=limits.INT32_MAX)] = 0
+    priority: limits.Priority = 0
 
     def check(self, limits: Limits) -> None:
         chars_at_most(self.instructions, limits.max_prompt_chars, "instructions")

@@ -9,6 +9,7 @@ from starlette.routing import Route
 
 from stentor.protocols.common.decoding import decode
 from stentor.protocols.common.encoding import encode
+from stentor.protocols.common.errors import wrong
 from stentor.protocols.ipc.pooling import Pooled
 from stentor.protocols.pooling import cohere
 from stentor.protocols.pooling.common import PoolingFields, Side
@@ -30,6 +31,7 @@ from .requests import (
     pool_contents,
     pool_input,
     pool_parts,
+    pooling_of,
     reading_of,
     resolve_request,
     room_of,
@@ -60,14 +62,29 @@ async def embeddings(
     body = decode(decoder, content, services.limits)
     body.check(services.limits)
     what = resolve_request(services, request, context, body.model, body.priority, body.cache_salt, body.request_id)
-    wanted = vectors(what.model, body.dimensions, body.normalizes, body.purpose and body.purpose[0])
+    per_token = what.model.compares == "tokens"
+    if per_token:
+        _check_matrices(body)
+        wanted = pooling_of(what.model, "token_embed", body.dimensions, body.normalizes, None)
+    else:
+        wanted = vectors(what.model, body.dimensions, body.normalizes, body.purpose and body.purpose[0])
     pooled = pool_parts if body.late_chunking else pool_input
     found = await pooled(services, what, body, wanted, body.purpose, FORMAT_BYTES[body.encoding_format])
     if body.encoding_format in ("bytes", "bytes_only"):
         return await binary_answer(what, found, body, flat=True)
     writer = what.writer()
-    data = [Embedding(index, await writer.one(each, body, flat=True)) for index, each in enumerate(found)]
+    data = [Embedding(index, await writer.one(each, body, flat=not per_token)) for index, each in enumerate(found)]
     return writer.answer(EmbeddingResponse(what.id("embd"), now(), data, what.name, what.usage))
+
+
+def _check_matrices(body: EmbeddingRequest) -> None:
+    """Raises BadRequest for what one vector of a text has, and the vectors of its tokens have not."""
+    if body.encoding_format != "float":
+        field = "encoding_format" if body.embedding_type is None else "embedding_type"
+        why = "must be `float`, or use /pooling: the model makes a vector for each token"
+        raise wrong(field, why, "unsupported")
+    if body.late_chunking:
+        raise wrong("late_chunking", "needs a model that makes one vector of a text; leave it out", "unsupported")
 
 
 async def cohere_embed(

@@ -247,7 +247,10 @@ def vectors(
     field: str = "dimensions",
 ) -> Pooling:
     """Vectors of texts for ``purpose``, cut to ``dimensions``. Raises BadRequest where the model was not trained for
-    that."""
+    that, and for a model that makes vectors of tokens."""
+    if model.compares == "tokens":
+        why = "makes a vector for each token, which /v1/embeddings and /pooling return"
+        raise BadRequest(f"`{model.name}` {why}.", "model", "model_not_supported")
     _check_task(model, "embed", "model")
     adapter = adapter_of(model.config, purpose)
     return Pooling("embed", dimensions=_dimensions(model, dimensions, field), normalize=normalize, adapter=adapter)

@@ -34,7 +34,7 @@ from ...generation.chat_model import ChatModel
 from ...generation.label_scores import label_scores
 from ...middleware.auth import caller_of
 from ...overload.request_context import RequestContext
-from ...pooling.pairs import PairRules
+from ...pooling.pairs import PairRules, check_arguments
 from ...pooling.scoring import scores_of
 from ...pooling.seen_scoring import scores_of_seen
 from ..common.described import Operations, generation
@@ -118,9 +118,11 @@ async def _scores(
         body.max_tokens_per_query,
         body.max_tokens_per_doc or 0,
         body.given_instruction,
+        body.template_arguments,
         body.use_activation is not False,
         reading,
     )
+    check_arguments(what.model, rules)
     asked, told = ([plain_text(each) for each in side] for side in (queries, documents))
     first, second = ([text for text in side if text is not None] for side in (asked, told))
     if len(first) == len(asked) and len(second) == len(told):

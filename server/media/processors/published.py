@@ -5,7 +5,12 @@ from pathlib import Path
 from typing import Any, Final
 
 import transformers as untyped_transformers
-from transformers.utils.constants import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
+from transformers.utils.constants import (
+    IMAGENET_DEFAULT_MEAN,
+    IMAGENET_DEFAULT_STD,
+    OPENAI_CLIP_MEAN,
+    OPENAI_CLIP_STD,
+)
 
 from stentor.engine.model_config.config_fields import Fields
 from stentor.engine.model_config.hf.deepseek_ocr import FIRST
@@ -113,28 +118,46 @@ class NemotronVLProcessor(OwnProcessor):
         files = ModelFiles(folder)
         whole = Fields(files.read("config.json"))
         settings = Fields({**whole.values, **files.read("preprocessor_config.json")})
-        if not settings.flag("use_thumbnail", True):
-            raise ValueError("use_thumbnail is false, expected true")
         vision = Fields(whole.table("vision_config") or {})
         side = side_of(whole, "force_image_size", side_of(vision, "image_size", 512))
         said = {name: settings.numbers(cls.names[name]) for name in ("image_mean", "image_std")}
         norms = {**cls.norms, **{name: values for name, values in said.items() if values}}
-        made = cls(
-            cls.images(
-                size={"height": side, "width": side},
-                crop_to_patches=whole.flag("dynamic_image_size", True),
-                min_patches=whole.integer("min_dynamic_patch", 1),
-                max_patches=settings.integer(cls.names["max_patches"], 12),
-                **{name: list(values) for name, values in norms.items()},
-            )
-        )
+        square = {"height": side, "width": side}
+        made = cls(cls._tiles(whole, settings, {"size": square, **{name: list(norms[name]) for name in norms}}))
         patch = side_of(vision, "patch_size", 16)
         made._tokens = int(side // patch * whole.positive("downsample_ratio", 0.5)) ** 2
         return made
 
+    @classmethod
+    def _tiles(cls, whole: Fields, settings: Fields, given: Mapping[str, Any]) -> Any:
+        """The image processor. ``whole``: config.json; ``settings``: with preprocessor_config.json. ``given``: the
+        tiles' size and norms."""
+        if not settings.flag("use_thumbnail", True):
+            raise ValueError("use_thumbnail is false, expected true")
+        return cls.images(
+            crop_to_patches=whole.flag("dynamic_image_size", True),
+            min_patches=whole.integer("min_dynamic_patch", 1),
+            max_patches=settings.integer(cls.names["max_patches"], 12),
+            **given,
+        )
+
     def replace_image_token(self, image_inputs: Any, image_idx: int, **_: Any) -> str:
         count = int(image_inputs["num_patches"][image_idx]) * self._tokens
         return f"<img>{self.embedded * count}</img>"
+
+
+class LlamaNemotronNanoVLProcessor(NemotronVLProcessor):
+    """Of Llama Nemotron Nano VL: tiles as Eagle has them."""
+
+    norms: Mapping[str, Sequence[float]] = {"image_mean": OPENAI_CLIP_MEAN, "image_std": OPENAI_CLIP_STD}
+
+    @classmethod
+    def _tiles(cls, whole: Fields, settings: Fields, given: Mapping[str, Any]) -> Any:
+        return EagleImages(
+            max_dynamic_tiles=settings.integer(cls.names["max_patches"], 12),
+            use_thumbnail=settings.flag("use_thumbnail", True),
+            **given,
+        )
 
 
 class NemotronEmbedProcessor(NemotronVLProcessor):

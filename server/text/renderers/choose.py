@@ -22,7 +22,7 @@ _CODED: Final[Mapping[RendererName, tuple[Callable[[RenderRequest], str | list[s
 }
 """By model type, which is the renderer's name; see :class:`.plain.CodedRenderer`."""
 
-_TOLD_BY_CODE: Final = ("must_call", "response_format")
+_TOLD_BY_CODE: Final = ("forbidden_tools", "must_call", "response_format")
 """Fields of a conversation that templates are not given."""
 
 

@@ -17,8 +17,10 @@ class RenderRequest(msgspec.Struct, frozen=True, kw_only=True):
     messages: Sequence[Mapping[str, Any]]
     tools: Sequence[Mapping[str, Any]] = ()
     """In the form of chat completions: of type ``function``."""
+    forbidden_tools: Sequence[Mapping[str, Any]] = ()
+    """Those of a request that forbids to call any; for formats whose words tell it."""
     must_call: bool = False
-    """Whether the answer must call some of the tools; for formats whose words tell it."""
+    """Whether the answer must call some of the tools; likewise."""
     response_format: Mapping[str, Any] = msgspec.field(default_factory=dict)
     """The form that a request wants of the answer, in the shape of chat completions and not checked yet; likewise."""
     documents: Sequence[Mapping[str, Any]] = ()

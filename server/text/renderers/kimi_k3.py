@@ -30,6 +30,7 @@ _EFFORT: Final = (
     "Now the system is invoked with `thinking_effort={}`."
 )
 _REQUIRED: Final = "The system is invoked with `tool_choice=required`.\nYou MUST call tools in the next message."
+_FORBIDDEN: Final = "The system is invoked with `tool_choice=none`.\nYou MUST NOT call any tools in the next message."
 _FORMAT: Final = (
     "The system is invoked with `response_format={}`.\n"
     "Your response must be raw JSON data without markdown code blocks (```json) or any additional formatting."
@@ -49,8 +50,8 @@ def write(conversation: RenderRequest) -> list[str]:
     refuse_template(conversation, "kimi_k3", takes=("image",))
     thinks, effort = _thought(conversation.template_kwargs)
     text: _Pieces = []
-    if conversation.tools:
-        text += _told("tool-declare", _TOOLS.format(_sorted_json(conversation.tools)))
+    if tools := conversation.tools or conversation.forbidden_tools:
+        text += _told("tool-declare", _TOOLS.format(_sorted_json(tools)))
     if effort:
         text += _told("thinking-effort", _EFFORT.format(effort))
     messages = _with_ordered_results(_flat(conversation))
@@ -59,6 +60,8 @@ def write(conversation: RenderRequest) -> list[str]:
         text += _written(message, thinks)
     if conversation.must_call:
         text += _told("tool-choice", _REQUIRED)
+    elif conversation.forbidden_tools:
+        text += _told("tool-choice", _FORBIDDEN)
     if told := _form(conversation.response_format):
         text += _told("response-format", told)
     if last is not None:

@@ -19,6 +19,7 @@ from stentor.engine.model_config.spec.model import dense_mlp
 from stentor.engine.quantization.formats import GGUFFormat
 from stentor.protocols.ipc.config import LoadFormat
 from stentor.tests.engine.loading.tiny_gguf import header, key, tiny_model, write_gguf
+from stentor.tests.parity import tiny
 
 
 @pytest.fixture(scope="module")
@@ -94,6 +95,29 @@ def test_without_a_generation_config_nothing_is_recommended(saved: Path, tmp_pat
     folder = copied(saved, tmp_path)
     (folder / "generation_config.json").unlink()
     assert open_checkpoint(folder).defaults == GenerationConfig(eos_token_ids=(2,))
+
+
+@pytest.mark.parametrize(
+    ("said", "ends", "implied"), [({}, (), (2,)), ({"eos_token_id": None}, (), ()), ({"eos_token_id": 9}, (9,), ())]
+)
+def test_a_file_without_end_tokens_has_those_of_its_class_to_fall_back_on(
+    said: dict[str, object], ends: tuple[int, ...], implied: tuple[int, ...], saved: Path, tmp_path: Path
+) -> None:
+    folder = copied(saved, tmp_path)
+    (folder / "generation_config.json").unlink()
+    told = json.loads((file := folder / "config.json").read_text())
+    del told["eos_token_id"]
+    file.write_text(json.dumps({**told, **said}))
+    found = open_checkpoint(folder).defaults
+    assert (found.eos_token_ids, found.implied_eos_token_ids) == (ends, implied)
+
+
+def test_the_end_tokens_of_a_text_part_are_fallen_back_on_where_the_whole_names_none(tmp_path: Path) -> None:
+    text = {**tiny.SHAPE, "model_type": "llama", "eos_token_id": [5, 3]}
+    told = {"architectures": ["LlavaForConditionalGeneration"], "model_type": "llava", "text_config": text}
+    (tmp_path / "config.json").write_text(json.dumps(told))
+    found = open_checkpoint(tmp_path, "dummy").defaults
+    assert (found.eos_token_ids, {*found.implied_eos_token_ids}) == ((), {3, 5})
 
 
 @pytest.mark.parametrize("load_format", ["auto", "gguf"])

@@ -82,6 +82,22 @@ def test_fields_that_a_text_part_omits_are_those_of_its_class(kind: str) -> None
     assert text_alone(omits) == text_alone(says)
 
 
+@pytest.mark.proof(each="kind")
+@pytest.mark.parametrize("kind", sorted(TEXTS.keys() - UNREADABLE - WRITTEN_OUT - CODE_ALONE))
+def test_a_field_that_a_text_part_leaves_out_has_the_default_of_its_class(kind: str) -> None:
+    whole = {"architectures": [TEXTS[kind]], "model_type": (family := MEDIA_FAMILIES[TEXTS[kind]]).model_type}
+    described = transformers.CONFIG_MAPPING
+    made = described[kind]().to_dict()
+    for field in made.keys() - {"model_type", "transformers_version", "tie_word_embeddings"}:
+        less = {each: value for each, value in made.items() if each != field}
+        if family.model_type in described:
+            told = described[family.model_type](text_config=less).to_dict()["text_config"]
+        else:
+            told = described[kind](**{each: value for each, value in less.items() if each != "model_type"}).to_dict()
+        omits, says = (model_spec_from_hf({**whole, "text_config": text}) for text in (less, told))
+        assert text_alone(omits) == text_alone(says), field
+
+
 @pytest.mark.parametrize(
     ("whole", "kind"),
     [

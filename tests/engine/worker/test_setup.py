@@ -34,6 +34,7 @@ from stentor.engine.worker.families.family import size_cache
 from stentor.engine.worker.families.setup_parts import cache_note, choose_dtype, hold, longest_of, multiplied_from_codes
 from stentor.engine.worker.memory import available_memory, format_bytes
 from stentor.engine.worker.service import Worker
+from stentor.engine.worker.setup import decoder
 from stentor.engine.worker.setup.setup import choose_device, set_up
 from stentor.kernels import native
 from stentor.protocols.ipc.actors import Failed, Progress, Shutdown, StartWorker, WorkerReady
@@ -132,6 +133,33 @@ def test_the_default_cache_leaves_room_for_the_weights(
     monkeypatch.setattr(memory, "available_memory", lambda: weights - 1)
     with pytest.raises(SetupError, match="hold 0 tokens"):
         set_up(config, _ignore)
+
+
+def test_a_cache_larger_than_the_memory_limit_is_refused_at_start(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decoder, "memory_limit", lambda: 32 << 20)
+    set_up(model_config(folder, kv_cache_memory=32 << 20), _ignore)
+    why = r"--kv-cache-memory: 32.0 MiB are more than the 32.0 MiB of this .*: lower it, or raise the memory limit"
+    with pytest.raises(SetupError, match=why):
+        set_up(model_config(folder, kv_cache_memory=(32 << 20) + 1), _ignore)
+    with pytest.raises(SetupError, match=r"16\.0 MiB for each of 3 workers are more than the 32\.0 MiB"):
+        decoder._check_kv_bytes(16 << 20, 0, 3)
+
+
+def test_a_cache_that_fits_only_without_the_weights_is_told_at_start(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = model_config(folder, kv_cache_memory=8 << 20)
+    weights = next(line.bytes for line in set_up(config, _ignore).ready.memory if line.what == "weights")
+    monkeypatch.setattr(decoder, "available_memory", lambda: weights + (8 << 20))
+    set_up(config, _ignore)
+    assert not caplog.records
+    monkeypatch.setattr(decoder, "available_memory", lambda: weights + (8 << 20) - 1)
+    set_up(config, _ignore)
+    (line,) = caplog.messages
+    assert line.startswith(f"--kv-cache-memory: 8.0 MiB may not fit beside {format_bytes(weights)} that are still")
+    assert f"the limit is {format_bytes(memory.memory_limit())}; workers are killed when the cache fills" in line
 
 
 MEMORY = "sys/fs/cgroup/memory"
@@ -280,7 +308,8 @@ def _ignore(_phase: str, _done: int, _total: int) -> None:
     pass
 
 
-def test_a_cache_that_the_machine_cannot_give_is_one_clear_line(folder: Path) -> None:
+def test_a_cache_that_the_machine_cannot_give_is_one_clear_line(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decoder, "memory_limit", lambda: 1 << 61)
     config = model_config(folder, kv_cache_memory=1 << 60, max_num_seqs=1 << 40)
     with pytest.raises(SetupError, match=r"cpu has no room for .*iB of KV cache: lower --kv-cache-memory"):
         set_up(config, _ignore)

@@ -104,6 +104,14 @@ def test_pictures_of_eagle_are_numbered(tmp_path: Path) -> None:
     assert placed.spans[1].length > 4
 
 
+def test_large_pictures_of_llama_nemotron_have_more_tiles_rather_than_the_closest_shape(tmp_path: Path) -> None:
+    WHOLE["llama_nemotron_vl"](tmp_path)
+    one = family_in(tmp_path)
+    asked = [{"role": "user", "content": [{"type": "image"}]}]
+    small, large = (one.prompt(asked, [picture(*size)])[1].tokens["image"] for size in ((16, 16), (100, 120)))
+    assert large == 7 * small, "three by two and the whole, where InternVL's rule takes two by two"
+
+
 def test_the_texts_behind_pictures_of_phi_3_begin_as_those_of_its_tokenizer(tmp_path: Path) -> None:
     WHOLE["phi3_v"](tmp_path)
     written = "{% for message in messages %}{{ message['content'] }}{% endfor %}"

@@ -16,6 +16,7 @@ import msgspec
 import openai
 import pytest
 
+from stentor.engine.worker.memory import memory_limit
 from stentor.protocols.common.decoding import decoded_bytes
 from stentor.protocols.common.errors import BadRequest
 from stentor.protocols.common.limits import Limits
@@ -29,7 +30,6 @@ from stentor.server.overload.memory_budget import (
     MemoryBudget,
     MemoryFull,
     default_budget,
-    memory_limit,
 )
 from stentor.server.text.errors import TemplateError, TemplatesWait
 from stentor.server.text.pool import TokenizerPool

@@ -426,6 +426,34 @@ async def test_vectors_of_tokens_come_in_every_format() -> None:
     assert json.loads(binary.headers["metadata"])["data"][0]["shape"] == [4, DIMENSIONS]
 
 
+async def test_embeddings_of_a_late_interaction_model_have_a_row_for_each_token_as_in_vllm() -> None:
+    engine, made = FakePooler(), config(vectors=COLBERT)
+    answer = (await post(engine, EMBEDDINGS, {"input": ["a b", "c"], "encoding_format": "float"}, made)).json()
+    rows = [np.array(each["embedding"], np.float32) for each in answer["data"]]
+    assert [each.shape for each in rows] == [(4, DIMENSIONS), (3, DIMENSIONS)]
+    expected = (await post(FakePooler(), "/pooling", {"input": "a b"}, made)).json()["data"][0]["data"]
+    assert (rows[0] == np.array(expected, np.float32)).all()
+    assert {stream.pooling.task for stream in engine.streams} == {"token_embed"}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        (EMBEDDINGS, {"input": "a", "encoding_format": "base64"}, "encoding_format"),
+        (EMBEDDINGS, {"input": "a", "encoding_format": "bytes"}, "encoding_format"),
+        (EMBEDDINGS, {"input": "a", "embedding_type": "base64"}, "embedding_type"),
+        (EMBEDDINGS, {"input": ["a"], "late_chunking": True}, "late_chunking"),
+        ("/v2/embed", {"texts": ["a"]}, "model"),
+    ],
+)
+async def test_forms_without_room_for_vectors_of_tokens_are_refused(
+    path: str, body: dict[str, Any], param: str
+) -> None:
+    refused = await post(FakePooler(), path, body, config(vectors=COLBERT))
+    assert refused.status_code == 400
+    assert param in str(refused.json())
+
+
 async def test_a_task_that_the_model_does_not_serve_is_refused() -> None:
     for task, said in (("classify", "it serves embed, token_embed"), ("sparse", "it serves")):
         refused = await post(FakePooler(), "/pooling", {"input": "a", "task": task})

@@ -70,6 +70,7 @@ async def test_one_text_is_scored_against_many_and_many_against_as_many(path: st
         ({"queries": "a", "documents": ["b", "b " * 30]}, "documents[1]"),
         ({"queries": "a", "documents": "b", "instruction": "c"}, "instruction"),
         ({"queries": "a", "documents": "b", "chat_template_kwargs": {"instruction": 7}}, "chat_template_kwargs"),
+        ({"queries": "a", "documents": "b", "chat_template_kwargs": {"tone": "b"}}, "chat_template_kwargs"),
     ],
 )
 async def test_a_mistake_in_what_is_to_be_scored_names_the_field(body: dict[str, Any], param: str) -> None:
@@ -77,6 +78,30 @@ async def test_a_mistake_in_what_is_to_be_scored_names_the_field(body: dict[str,
     refused = await post(engine, "/score", body, RERANKER)
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, param)
     assert not engine.streams
+
+
+async def test_arguments_of_a_template_that_writes_pairs_reach_it() -> None:
+    template = "{{ tone }} {{ instruction }}{% for m in messages %} {{ m.content }}{% endfor %}{# query document #}"
+    made = config(score=scores("fits"))
+    body = {"query": "a", "documents": ["b"], "instruction": "c", "chat_template_kwargs": {"tone": "d"}}
+    engine = FakePooler()
+    await post(engine, "/rerank", body, made, pair_form="template", template=template)
+    assert engine.prompts == [[A + 3, A + 2, A, A + 1]]
+    for name in ("messages", "_environment"):
+        body["chat_template_kwargs"] = {name: "d"}
+        refused = await post(engine, "/rerank", body, made, pair_form="template", template=template)
+        error = refused.json()["error"]
+        assert (error["param"], error["message"]) == (
+            "chat_template_kwargs",
+            f"`chat_template_kwargs` must not set `{name}`.",
+        )
+
+
+@pytest.mark.parametrize("fields", [{"instruction": "c"}, {"chat_template_kwargs": {"instruction": "c"}}])
+@pytest.mark.parametrize("made", [config(), config(vectors=COLBERT), config(sparse=SPARSE)])
+async def test_an_instruction_that_an_embedder_would_not_read_is_refused(made: Any, fields: dict[str, Any]) -> None:
+    refused = await post(FakePooler(), "/score", {"queries": "a", "documents": "b", **fields}, made)
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "instruction")
 
 
 async def test_an_embedder_scores_by_the_cosine_of_vectors_with_its_prompts() -> None:

@@ -88,11 +88,13 @@ async def test_renderers_know_of_calls_and_forms_that_a_request_wants() -> None:
     renderer = Remembering()
     tool = {"type": "function", "function": {"name": "f"}}
     form = {"type": "json_schema", "json_schema": {"name": "x", "schema": {}}}
-    for choice in ("auto", "required", {"type": "function", "function": {"name": "f"}}):
+    for choice in ("auto", "none", "required", {"type": "function", "function": {"name": "f"}}):
         body = {"max_tokens": 1, "tools": [tool], "tool_choice": choice, "response_format": form}
         await _ask("/v1/chat/completions", body, renderer=renderer)
-    assert [seen.must_call for seen in renderer.seen] == [False, True, False]
-    assert [seen.response_format for seen in renderer.seen] == [form] * 3
+    assert [seen.must_call for seen in renderer.seen] == [False, False, True, False]
+    assert [len(seen.tools) for seen in renderer.seen] == [1, 0, 1, 1]
+    assert [len(seen.forbidden_tools) for seen in renderer.seen] == [0, 1, 0, 0]
+    assert [seen.response_format for seen in renderer.seen] == [form] * 4
 
 
 @pytest.mark.anyio

@@ -161,6 +161,9 @@ def test_a_call_or_a_form_that_a_request_wants_is_told_before_the_answer() -> No
     )
     begin, end = f"{MAX}{WRITTEN}", f"{ASSISTANT}<|open|>think<|sep|>"
     assert text(ASKED, must_call=True) == f"{begin}{required}{end}"
+    forbidden = required.replace("=required", "=none").replace("MUST call", "MUST NOT call any")
+    offered = text(ASKED, tools=[WEATHER])
+    assert text(ASKED, forbidden_tools=[WEATHER]) == f"{offered.removesuffix(end)}{forbidden}{end}"
     form = (
         '<|open|>message role="system" type="response-format"<|sep|>The system is invoked with '
         "`response_format={}`.\nYour response must be raw JSON data without markdown code blocks (```json) or any "
