@@ -244,7 +244,7 @@ async def load_state(
     Raises :class:`..http.listening.StartError`.
     """
     inflight = config.overload.max_inflight_bytes or default_budget()
-    logger.info("at most %s are held for clients (--max-inflight-bytes)", format_bytes(inflight))
+    logger.info("requests and answers may hold %s of memory together (--max-inflight-bytes)", format_bytes(inflight))
     room = TokenizationBudget(inflight // 2)
     with _as_start_error(CheckpointError, StoreRefused):
         text = await _open_text(config, checkpoint, defaults, room)

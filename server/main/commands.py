@@ -231,7 +231,8 @@ def _parse_arguments(argv: list[str]) -> argparse.Namespace:
         flags = [f"--{spelling}" for option in (*OPTIONS, CONFIG_FILE) for spelling in option.spellings]
         name = unknown[0].partition("=")[0]
         what = "option" if name.startswith("-") else "argument"
-        command.error(f"unknown {what} {name}{nearest(name, flags)}")
+        beside = f" beside the model {model}" if what == "argument" and (model := vars(arguments).get("model")) else ""
+        command.error(f"unknown {what} {name}{beside}{nearest(name, flags)}")
     return arguments
 
 
@@ -285,12 +286,12 @@ def _build_parser() -> tuple[Parser, Mapping[str, Parser]]:
     tune = subparsers.add_parser("tune", help="search the block sizes of GPU kernels on this GPU", add_help=False)
     bench = subparsers.add_parser("bench", help="measure a server, the engine or the kernels", add_help=False)
     doctor = subparsers.add_parser(
-        "doctor", help="say whether there is here what a server needs, and what to do if not"
+        "doctor", help="check that this machine has what a server needs, and say what to do if not"
     )
     doctor.add_argument("--host", default=_HTTP.host, help="address to listen on (default: %(default)s)")
     doctor.add_argument("--port", type=int, default=_HTTP.port, help="port to listen on (default: %(default)s)")
     environment = subparsers.add_parser(
-        "env", help="print versions, CPU, GPU, compiler and paths; or what a model is made of, costs and has room for"
+        "env", help="print versions, CPU, GPU, compiler and paths; or the parts, memory and capacity of a model"
     )
     environment.add_argument("model", metavar="MODEL", nargs="?", help="a folder, a file or a name, as for serve")
     completion = subparsers.add_parser(

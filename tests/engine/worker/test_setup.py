@@ -1,6 +1,7 @@
 """What a worker makes of its configuration, and how it says that it cannot."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ import msgspec
 import pytest
 import torch
 from msgspec.structs import replace
+from safetensors.torch import load_file, save_file
 
 from stentor.engine.layers.linear.layer_context import LayerContext
 from stentor.engine.loading.checkpoint import open_checkpoint
@@ -34,6 +36,7 @@ from stentor.engine.worker.families.family import size_cache
 from stentor.engine.worker.families.setup_parts import cache_note, choose_dtype, hold, longest_of, multiplied_from_codes
 from stentor.engine.worker.memory import available_memory, format_bytes
 from stentor.engine.worker.service import Worker
+from stentor.engine.worker.setup import decoder
 from stentor.engine.worker.setup.setup import choose_device, set_up
 from stentor.kernels import native
 from stentor.protocols.ipc.actors import Failed, Progress, Shutdown, StartWorker, WorkerReady
@@ -280,8 +283,11 @@ def _ignore(_phase: str, _done: int, _total: int) -> None:
     pass
 
 
-def test_a_cache_that_the_machine_cannot_give_is_one_clear_line(folder: Path) -> None:
+def test_a_cache_that_the_machine_cannot_give_is_one_clear_line(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = model_config(folder, kv_cache_memory=1 << 60, max_num_seqs=1 << 40)
+    with pytest.raises(SetupError, match=r"--kv-cache-memory: .*iB do not fit, this host has .*iB left .*: lower it"):
+        set_up(config, _ignore)
+    monkeypatch.setattr(decoder, "available_memory", lambda: 1 << 60)  # what nothing bounds, and cannot be mapped
     with pytest.raises(SetupError, match=r"cpu has no room for .*iB of KV cache: lower --kv-cache-memory"):
         set_up(config, _ignore)
 
@@ -354,6 +360,16 @@ def test_what_an_operator_can_put_right_is_one_line_and_no_traceback(
     assert why in failed.message
     assert "\n" not in failed.message
     assert "Traceback" not in capfd.readouterr().err
+
+
+def test_a_missing_tensor_is_told_with_its_folder_and_what_to_do(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    tensors = load_file(tmp_path / "model.safetensors")
+    del tensors["model.norm.weight"]
+    save_file(tensors, tmp_path / "model.safetensors")
+    _, (failed,) = _conversation(StartWorker(model_config(tmp_path)))
+    lacking = "the checkpoint lacks model.norm.weight; fetch it again, or check its configuration"
+    assert failed == Failed(f"Cannot load {tmp_path}: {lacking}")
 
 
 def test_a_step_that_fails_ends_the_worker_with_one_line(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
