@@ -264,19 +264,33 @@ def _build_parser() -> tuple[Parser, Mapping[str, Parser]]:
         "Each option is also an environment variable (--max-model-len is STENTOR_MAX_MODEL_LEN) and a key of the "
         "TOML file (max-model-len). A flag beats the environment, which beats the file."
     )
-    serve = subparsers.add_parser("serve", help="serve a model over HTTP", epilog=footer)
+    serve = subparsers.add_parser(
+        "serve",
+        help="serve a model over HTTP",
+        usage="%(prog)s [MODEL] [OPTION ...]",  # a list of all options would take three screens
+        description="Most used: --demo, --port, --api-key, --max-model-len, --kv-cache-memory, --served-model-name.",
+        epilog=footer,
+    )
     talk = subparsers.add_parser(
         "chat", help="talk to a server in the terminal", epilog="A key is read from STENTOR_API_KEY."
     )
     _add_chat_options(talk)
-    batch = subparsers.add_parser("run-batch", help="answer a file of requests, without a server", epilog=footer)
+    batch = subparsers.add_parser(
+        "run-batch",
+        help="answer a file of requests, without a server",
+        usage="%(prog)s -i FILE -o FILE [MODEL] [OPTION ...]",
+        epilog=footer,
+    )
     batch.add_argument(
         "-i", "--input-file", required=True, metavar="FILE", help="requests, as OpenAI's batches have them"
     )
     batch.add_argument("-o", "--output-file", required=True, metavar="FILE", help="answers; those it has are kept")
     pull = subparsers.add_parser("pull", help="fetch models into the cache and print where they are", epilog=footer)
     ahead = subparsers.add_parser(
-        "precompile", help="compile a model's GPU kernels where there need not be a GPU", epilog=footer
+        "precompile",
+        help="compile a model's GPU kernels where there need not be a GPU",
+        usage="%(prog)s --output FOLDER [MODEL] [OPTION ...]",
+        epilog=footer,
     )
     ahead.add_argument("--output", required=True, metavar="FOLDER", help="TRITON_PRECOMPILED_DIR where they are used")
     ahead.add_argument(
@@ -325,7 +339,7 @@ def _add_chat_options(parser: Parser) -> None:
 
 def _add_options(parser: Parser, options: tuple[Option, ...]) -> None:
     groups = {name: parser.add_argument_group(title) for name, title in GROUPS.items()}
-    for option in (*options, CONFIG_FILE):
+    for option in sorted((*options, CONFIG_FILE), key=lambda option: option.name != "model"):
         target = groups[option.group]
         text = option.help + _default_text(option)
         if option.name == "model":

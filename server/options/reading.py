@@ -80,7 +80,7 @@ def nearest(name: str, known: Iterator[str] | list[str]) -> str:
 
     if message := advice(name.removeprefix(OPTION_PREFIX).lower().replace("_", "-").removeprefix("--")):
         return message
-    close = difflib.get_close_matches(name, list(known), 1, 0.5)
+    close = difflib.get_close_matches(name, list(known), 1, 0.6)
     return f"; did you mean {close[0]}?" if close else ""
 
 
