@@ -122,7 +122,8 @@ def _sum(counts: list[Any]) -> int | list[int] | Histogram:
         case list():
             return [sum(at) for at in zip_longest(*counts, fillvalue=0)]
         case _:
-            return sum(counts)
+            total: int = sum(counts)
+            return total
 
 
 _TICK_SECONDS = 1.0

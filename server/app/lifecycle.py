@@ -299,7 +299,7 @@ async def _open_text(
     text = await anyio.to_thread.run_sync(
         open_text_side, config.model, checkpoint, defaults, config.limits.template, room, draft
     )
-    logger.info("output: %s", text.output)
+    logger.info("parsers: %s", text.output)
     return text
 
 

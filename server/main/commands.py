@@ -169,6 +169,8 @@ def _completion(shell: str) -> str:
 
 
 def _run_batch(config: Config, source: Path, target: Path, without_effect: Sequence[str]) -> int:
+    if not source.exists():
+        return _complain(f"--input-file: expected a file that exists, got '{source}'", MISUSED)
     worker = config.engine.worker
     set_up_logging(worker.log_level, worker.log_format, "server", current_request_id)
     _warn_of(without_effect)

@@ -118,6 +118,7 @@ def test_several_values_behind_one_flag_are_those_of_as_many_flags() -> None:
         (["serve", "--trust-remote-code"], ["no code from a model's repository is run yet"]),
         (["serve", "--config", "/no/such.toml"], ["--config: expected a file that exists"]),
         (["pull", "--port", "1"], ["unknown option --port"]),
+        (["run-batch", "-i", "/no/such.jsonl", "-o", "x"], ["--input-file: expected a file that exists"]),
     ],
 )
 def test_wrong_use_is_one_line_and_exit_code_2(run: Run, arguments: list[str], parts: list[str]) -> None:
