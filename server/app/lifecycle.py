@@ -11,7 +11,7 @@ import logging
 import socket
 import ssl
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -112,16 +112,27 @@ def serve(config: Config, engines: Mapping[ModelRole, Sequence[EngineProcess]], 
         with _as_start_error(CheckpointError):
             checkpoint = open_main(config)
             defaults = generation_defaults(config.model, checkpoint)
-        failure: BaseException
-        try:
-            run = partial(_run, config, checkpoint, defaults, sock, engines, access)
-            return anyio.run(run, backend_options={"use_uvloop": True})
-        except* (StartError, ChildFailed) as group:
-            failure = first_cause(group)
-        if isinstance(failure, ChildFailed):
-            logger.critical("the server gives up: %s", failure, exc_info=failure)
+        run = partial(_run, config, checkpoint, defaults, sock, engines, access)
+        ended = anyio.run(_ended, run, backend_options={"use_uvloop": True})
+        if isinstance(ended, int):
+            return ended
+        if isinstance(ended, ChildFailed):
+            logger.critical("the server gives up: %s", ended, exc_info=ended)
             return FAILED
-        raise failure
+        raise ended
+
+
+async def _ended(run: Callable[[], Awaitable[int]]) -> int | BaseException:
+    """The exit code, or the failure that ended ``run``.
+
+    It is no exception of the task: if SIGTERM ends the loop while a failed start closes, asyncio would log a traceback.
+    """
+    failure: BaseException
+    try:
+        return await run()
+    except* (StartError, ChildFailed) as group:
+        failure = first_cause(group)
+    return failure
 
 
 async def _run(
