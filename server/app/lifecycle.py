@@ -52,7 +52,7 @@ from ..observability.metrics import Metrics
 from ..observability.observer import open_observer
 from ..overload.memory_budget import Trimmer, default_budget
 from ..overload.slow_readers import ReaderLimits
-from ..state.admission_control import ModelRunner
+from ..state.admission_control import ModelBackend
 from ..storage.opening import StoreRefused, opened_store
 from ..text.pool import TokenizationBudget
 from ..text.tokenizers.grammar_tokens import vocabulary_of
@@ -276,9 +276,9 @@ async def load_state(
         media = opening.media.open(given_files(checkpoint) or checkpoint.folder, name, taken, width_of(checkpoint))
     at_end.callback(media.close)
     auxiliary = await open_auxiliary_models(opening, supervisor, transcribes=asking is not None)
-    runners: dict[ModelRole, ModelRunner] = {"chat": client, **beside}
+    backends: dict[ModelRole, ModelBackend] = {"chat": client, **beside}
     if auxiliary.speech is not None:
-        runners["speech"] = auxiliary.speech
+        backends["speech"] = auxiliary.speech
     vocab_size, accepted = checkpoint.config.vocab_size, Accepted.of(spec, config.media)
     start = checkpoint.config.decoder_start if isinstance(checkpoint.config, TextToTextConfig) else ()
     width = width_of(checkpoint) if config.media.prompt_embeds and config.main == "chat" else 0
@@ -296,7 +296,7 @@ async def load_state(
         registry=registry,
         store=store,
         auxiliary=auxiliary,
-        runners=runners,
+        backends=backends,
         controls=[each.controls for each in engines.clients.values()],
     )
 
