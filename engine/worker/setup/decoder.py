@@ -126,11 +126,6 @@ def _sizes_of_host(family: Family, chosen: SetupChoices, former: FormerSizes | N
     """Divide the host's memory before weights are loaded. ``former``: weights are there, in a memory file."""
     config, shapes = chosen.config, chosen.shapes
     budget = config.kv_cache_memory or 0
-    if former is None and budget > (room := available_memory() // config.workers):
-        raise SetupError(
-            f"--kv-cache-memory: {format_bytes(budget)} do not fit, this host has {format_bytes(room)} left for it: "
-            "lower it, or leave it out"
-        )
     if config.kv_cache_memory is None and former is None:
         needed = _bytes_of(shapes())
         needed += adapter_bytes(config, shapes().context.adapters) if chosen.context.adapters else 0
