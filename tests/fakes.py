@@ -405,7 +405,7 @@ def fake_state(
         registry=ModelRegistry(models, None if registry is None else registry.adapters),
         store=make_store(storing) if store is None else store,
         auxiliary=AuxiliaryModels(transcription, decoder, embedding, speech),
-        runners={"chat": client, **(runners or {})},
+        backends={"chat": client, **(runners or {})},
         controls=[client.controls],
     )
     if grammars is not None:

@@ -6,14 +6,14 @@ import logging
 import time
 from collections.abc import Callable
 from itertools import zip_longest
-from typing import Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import anyio
 import msgspec
 
-from stentor.protocols.ipc.actors import NO_STATS, Stats
+from stentor.protocols.ipc.actors import GAUGES, NO_STATS, Stats
 from stentor.protocols.ipc.config import process_name
-from stentor.protocols.ipc.histograms import summed
+from stentor.protocols.ipc.histograms import Histogram, summed
 
 from ..processes.silence import Silence
 
@@ -21,6 +21,7 @@ logger = logging.getLogger(__name__)
 
 LostProcess = Literal["engine", "worker"]
 RecoveryObserver = Callable[[LostProcess, float], None]
+_COUNTERS: Final = tuple(name for name in Stats.__struct_fields__ if name not in GAUGES)
 
 
 class _Outage(NamedTuple):
@@ -110,27 +111,19 @@ class Outages:
 def add_counters(stats: Stats, *more: Stats) -> Stats:
     """The gauges of ``stats``, and the sums of all counters."""
     every = (stats, *more)
-    return msgspec.structs.replace(
-        stats,
-        preemptions=sum(each.preemptions for each in every),
-        prefix_queries=sum(each.prefix_queries for each in every),
-        prefix_hits=sum(each.prefix_hits for each in every),
-        steps=sum(each.steps for each in every),
-        worker_restarts=sum(each.worker_restarts for each in every),
-        recovered=sum(each.recovered for each in every),
-        watchdog_kills=sum(each.watchdog_kills for each in every),
-        poisoned=sum(each.poisoned for each in every),
-        prompt_computed=sum(each.prompt_computed for each in every),
-        host_queries=sum(each.host_queries for each in every),
-        host_hits=sum(each.host_hits for each in every),
-        host_stored_bytes=sum(each.host_stored_bytes for each in every),
-        host_loaded_bytes=sum(each.host_loaded_bytes for each in every),
-        num_drafts=sum(each.num_drafts for each in every),
-        num_draft_tokens=sum(each.num_draft_tokens for each in every),
-        accepted_by_position=[sum(at) for at in zip_longest(*(e.accepted_by_position for e in every), fillvalue=0)],
-        step_tokens=summed(*(each.step_tokens for each in every)),
-        request_preemptions=summed(*(each.request_preemptions for each in every)),
-    )
+    return msgspec.structs.replace(stats, **{name: _sum([getattr(each, name) for each in every]) for name in _COUNTERS})
+
+
+def _sum(counts: list[Any]) -> int | list[int] | Histogram:
+    """The sum of a counter's values, of one type: numbers, numbers by position, or histograms with the same bounds."""
+    match counts[0]:
+        case Histogram():
+            return summed(*counts)
+        case list():
+            return [sum(at) for at in zip_longest(*counts, fillvalue=0)]
+        case _:
+            total: int = sum(counts)
+            return total
 
 
 _TICK_SECONDS = 1.0

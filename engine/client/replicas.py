@@ -98,6 +98,7 @@ class EngineReplicas:
                 ready[0],
                 num_blocks=sum(each.num_blocks for each in ready),
                 max_model_len=min(each.max_model_len for each in ready),
+                max_num_seqs=sum(each.max_num_seqs for each in ready),
                 notes=[*ready[0].notes, note],
             )
             self._combined = ready, combined
@@ -105,7 +106,7 @@ class EngineReplicas:
 
     @property
     def stats(self) -> Stats:
-        """Sums, also of the counters of engines that were given up; the KV cache's usage is the mean of the others."""
+        """Sums, also of the counters of engines that were given up; usage of memory is the mean of the others."""
         first, *others = stats = [client.stats for client in self._clients]
         waiting_for = dict(first.waiting_for)
         for each in others:
@@ -117,6 +118,7 @@ class EngineReplicas:
             waiting=sum(each.waiting for each in stats),
             free_blocks=sum(each.free_blocks for each in stats),
             kv_usage=sum(each.kv_usage for each in stats) / max(1, len(self._living)),
+            host_usage=sum(each.host_usage for each in stats) / max(1, len(self._living)),
             waiting_for=waiting_for,
             running_adapters=sorted({number for each in stats for number in each.running_adapters}),
             waiting_adapters=sorted({number for each in stats for number in each.waiting_adapters}),

@@ -81,33 +81,6 @@ _TOO_LARGE = "what the request brings is larger than the engine can pass on"
 Message = EngineInbox | Prepared | WorkerMessage
 
 
-class DraftLog:
-    """Logs the drafts verified since the last line, at most once in ten seconds.
-
-    Besides the accepted drafts a verified row gains one token; the line gives both as tokens a step.
-    """
-
-    def __init__(self) -> None:
-        self._since = 0.0
-        self._verified = self._drafts = self._right = 0
-        """Counts up to the last line."""
-
-    def note(self, stats: Stats, now: float) -> None:
-        verified = stats.num_drafts - self._verified
-        if not verified or now - self._since < _DRAFT_LOG_SECONDS:
-            return
-        drafts, right = stats.num_draft_tokens - self._drafts, stats.num_accepted_tokens - self._right
-        logger.info(
-            "speculation: %.2f tokens a step of sequences with drafts; %d of %d drafts were right",
-            1 + right / verified,
-            right,
-            drafts,
-        )
-        self._since = now
-        self._verified, self._drafts = stats.num_drafts, stats.num_draft_tokens
-        self._right = stats.num_accepted_tokens
-
-
 class EngineLoop:
     """Runs from the first worker's readiness until :class:`Shutdown`, the client's death, or too many worker deaths.
 
@@ -432,6 +405,33 @@ class EngineLoop:
         while True:
             for frame in await self._client.receive():
                 await self.mailbox.tell(decode_engine.decode(frame))
+
+
+class DraftLog:
+    """Logs the drafts verified since the last line, at most once in ten seconds.
+
+    Besides the accepted drafts a verified row gains one token; the line gives both as tokens a step.
+    """
+
+    def __init__(self) -> None:
+        self._since = 0.0
+        self._verified = self._drafts = self._right = 0
+        """Counts up to the last line."""
+
+    def note(self, stats: Stats, now: float) -> None:
+        verified = stats.num_drafts - self._verified
+        if not verified or now - self._since < _DRAFT_LOG_SECONDS:
+            return
+        drafts, right = stats.num_draft_tokens - self._drafts, stats.num_accepted_tokens - self._right
+        logger.info(
+            "speculation: %.2f tokens a step of sequences with drafts; %d of %d drafts were right",
+            1 + right / verified,
+            right,
+            drafts,
+        )
+        self._since = now
+        self._verified, self._drafts = stats.num_drafts, stats.num_draft_tokens
+        self._right = stats.num_accepted_tokens
 
 
 def engine_ready(ready: WorkerReady) -> EngineReady:

@@ -14,6 +14,9 @@ import msgspec
 
 from .errors import CheckpointError
 
+_LFS_POINTER = b"version "
+"""The first bytes of a pointer, which a clone without Git LFS has in place of a large file. As the length of a header
+they would be more than any file has."""
 MAX_HEADER_BYTES = 100_000_000
 """The format's own limit."""
 
@@ -57,6 +60,8 @@ def tensors_in(stream: BinaryIO, size: int, file: Path, max_header: int = MAX_HE
 
     prefix = stream.read(8)
     length = struct.unpack("<Q", prefix)[0] if len(prefix) == 8 else 0
+    if prefix == _LFS_POINTER:
+        raise CheckpointError(f"Cannot load {file}: it is a pointer of Git LFS in place of the file; run git lfs pull.")
     if not 2 <= length <= min(max_header, size - 8):
         raise broken("it has no safetensors header")
     try:

@@ -125,8 +125,10 @@ class Worker:
             return Failed(one_line(error), of_peer=True)
         except CaptureError as error:
             return capture_failure(error)
-        except (SetupError, CheckpointError, WeightError) as error:
+        except (SetupError, CheckpointError) as error:
             return Failed(one_line(error))
+        except WeightError as error:
+            return Failed(f"Cannot load {config.model}: {one_line(error)}")
         except Exception as error:
             logger.exception("start-up failed")
             return Failed(f"the worker failed to start: {type(error).__name__}: {one_line(error)}")

@@ -390,6 +390,14 @@ class Stats(msgspec.Struct, frozen=True, array_like=True, tag="stats", gc=False)
 
 NO_STATS: Final = Stats(0, 0, 0.0, 0, 0, 0, 0, 0)
 """Those of an engine without a worker."""
+GAUGES: Final = frozenset(
+    {
+        *("running", "waiting", "waiting_for", "running_adapters", "waiting_adapters"),
+        *("kv_usage", "free_blocks", "host_usage"),
+    }
+)
+"""Fields of :class:`Stats` that describe the present. All others are counters: they only grow, and are added up across
+engines."""
 
 
 class ControlDone(msgspec.Struct, frozen=True, array_like=True, tag="done", gc=False):

@@ -221,7 +221,7 @@ class WorkerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         ),
     ] = "auto"
     quantization: Annotated[
-        OnlineQuantization, Flag("quantise the weights of an unquantised model while they load")
+        OnlineQuantization, Flag("quantise weights that are not quantised while they load", kind="quantization")
     ] = "none"
     moe_backend: Annotated[
         MoEBackend,

@@ -1,8 +1,8 @@
 """The ASGI application over one :class:`.state.ServerState`; nothing of it is global."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -61,6 +61,67 @@ from ..middleware.request_id import RequestIdMiddleware
 from . import openapi
 from .state import ServerState
 
+_FAMILIES: Final[Sequence[tuple[Operations, Callable[[ServerState], Sequence[BaseRoute]]]]] = (
+    (chat.OPERATIONS, lambda state: chat.routes(state.for_chat)),
+    (chat_batch.OPERATIONS, lambda state: chat_batch.routes(state.chat)),
+    # before the stored chat completions, whose ids may have any name
+    (render.OPERATIONS, lambda state: render.routes(state.for_responses)),
+    (llama_cpp.OPERATIONS, lambda state: llama_cpp.routes(state.chat, state.control)),
+    (stored_chats.OPERATIONS, lambda state: stored_chats.routes(state.for_store)),
+    (completions.OPERATIONS, lambda state: completions.routes(state.chat)),
+    (tokens_generate.OPERATIONS, lambda state: tokens_generate.routes(state.chat)),
+    (label_scores.OPERATIONS, lambda state: label_scores.routes(state.chat)),
+    (systemone.OPERATIONS, lambda state: systemone.routes(state.chat)),
+    (messages.OPERATIONS, lambda state: messages.routes(state.chat)),
+    (responses.OPERATIONS, lambda state: responses.routes(state.for_responses)),
+    (decisions.OPERATIONS, lambda state: decisions.routes(state.chat)),
+    (realtime.OPERATIONS, lambda state: realtime.routes(state.for_realtime)),
+    (conversations.OPERATIONS, lambda state: conversations.routes(state.for_store)),
+    (models.OPERATIONS, lambda state: models.routes(state.chat, state.auxiliary.embedding)),
+    (tokens.OPERATIONS, lambda state: tokens.routes(state.chat, state.auxiliary.embedding)),
+    (operations.OPERATIONS, lambda state: operations.routes(state.admission, state.metrics)),
+    (stats.OPERATIONS, lambda state: stats.routes(state.metrics, state.auxiliary.speech, state.access.keys)),
+    (
+        control.OPERATIONS,
+        lambda state: control.routes(
+            state.control,
+            state.admission,
+            state.metrics,
+            state.access.keys,
+            state.media_processors,
+            profiles=bool(state.config.engine.worker.profiler_folder),
+        ),
+    ),
+    (weights.OPERATIONS, lambda state: weights.routes(state.weights, state.access.keys)),
+    (sglang.OPERATIONS, lambda state: sglang.routes(state.weights, state.chat, state.access.keys)),
+    (server_info.OPERATIONS, lambda state: server_info.routes(state.config, state.chat, state.access.keys)),
+    (adapters.OPERATIONS, lambda state: adapters.routes(state.chat, state.access.keys)),
+    (files.OPERATIONS, lambda state: files.routes(state.for_store)),
+    (batches.OPERATIONS, lambda state: batches.routes(state.for_store)),
+    (uploads.OPERATIONS, lambda state: uploads.routes(state.for_store)),
+    (message_batches.OPERATIONS, lambda state: message_batches.routes(state.for_store)),
+    (transcriptions.OPERATIONS, lambda state: transcriptions.routes(state.for_transcription)),
+    (speech.OPERATIONS, lambda state: speech.routes(state.for_speech)),
+    (embeddings.OPERATIONS, lambda state: embeddings.routes(state.for_embeddings)),
+    (pooling.OPERATIONS, lambda state: pooling.routes(state.for_embeddings)),
+    (sglang_encode.OPERATIONS, lambda state: sglang_encode.routes(state.for_embeddings)),
+    (scoring.OPERATIONS, lambda state: scoring.routes(state.for_embeddings)),
+    (llama_cpp_embed.OPERATIONS, lambda state: llama_cpp_embed.routes(state.for_embeddings)),
+    (generate.OPERATIONS, lambda state: generate.routes(state.chat)),
+    (embed.OPERATIONS, lambda state: embed.routes(state.chat, state.for_embeddings)),
+    (predict.OPERATIONS, lambda state: predict.routes(state.for_embeddings)),
+    (sagemaker.OPERATIONS, lambda state: sagemaker.routes(state.for_chat, state.for_embeddings)),
+    (moderations.OPERATIONS, lambda state: moderations.routes(state.for_embeddings)),
+    (cohere.OPERATIONS, lambda state: cohere.routes(state.chat)),
+    (ollama.OPERATIONS, lambda state: ollama.routes(state.chat)),
+    (ollama_embed.OPERATIONS, lambda state: ollama_embed.routes(state.for_embeddings)),
+    (ollama_models.OPERATIONS, lambda state: ollama_models.routes(state.chat, state.auxiliary.embedding)),
+    (page.OPERATIONS, lambda state: page.routes(state.access.root_path, webrtc=calls.available())),
+)
+"""The descriptions of each family's endpoints, and what makes these over the parts of the server that it uses."""
+OPERATIONS: Final[Operations] = {path: operation for table, _ in _FAMILIES for path, operation in table.items()}
+"""Every endpoint but the document of them."""
+
 
 def create_app(state: ServerState) -> Starlette:
     """Every endpoint, behind ``state.access``."""
@@ -104,73 +165,10 @@ def create_answering_app(state: ServerState) -> Starlette:
     return _starlette(state, [Middleware(RequestIdMiddleware, observer=state.observer)])
 
 
-def _families(state: ServerState) -> list[tuple[Operations, Sequence[BaseRoute]]]:
-    """The endpoints of each family with their descriptions, over the parts of the server that it uses."""
-    return [
-        (chat.OPERATIONS, chat.routes(state.for_chat)),
-        (chat_batch.OPERATIONS, chat_batch.routes(state.chat)),
-        # before the stored chat completions, whose ids may have any name
-        (render.OPERATIONS, render.routes(state.for_responses)),
-        (llama_cpp.OPERATIONS, llama_cpp.routes(state.chat, state.control)),
-        (stored_chats.OPERATIONS, stored_chats.routes(state.for_store)),
-        (completions.OPERATIONS, completions.routes(state.chat)),
-        (tokens_generate.OPERATIONS, tokens_generate.routes(state.chat)),
-        (label_scores.OPERATIONS, label_scores.routes(state.chat)),
-        (systemone.OPERATIONS, systemone.routes(state.chat)),
-        (messages.OPERATIONS, messages.routes(state.chat)),
-        (responses.OPERATIONS, responses.routes(state.for_responses)),
-        (decisions.OPERATIONS, decisions.routes(state.chat)),
-        (realtime.OPERATIONS, realtime.routes(state.for_realtime)),
-        (conversations.OPERATIONS, conversations.routes(state.for_store)),
-        (models.OPERATIONS, models.routes(state.chat, state.auxiliary.embedding)),
-        (tokens.OPERATIONS, tokens.routes(state.chat, state.auxiliary.embedding)),
-        (operations.OPERATIONS, operations.routes(state.admission, state.metrics)),
-        (stats.OPERATIONS, stats.routes(state.metrics, state.auxiliary.speech, state.access.keys)),
-        (
-            control.OPERATIONS,
-            control.routes(
-                state.control,
-                state.admission,
-                state.metrics,
-                state.access.keys,
-                state.media_processors,
-                profiles=bool(state.config.engine.worker.profiler_folder),
-            ),
-        ),
-        (weights.OPERATIONS, weights.routes(state.weights, state.access.keys)),
-        (sglang.OPERATIONS, sglang.routes(state.weights, state.chat, state.access.keys)),
-        (server_info.OPERATIONS, server_info.routes(state.config, state.chat, state.access.keys)),
-        (adapters.OPERATIONS, adapters.routes(state.chat, state.access.keys)),
-        (files.OPERATIONS, files.routes(state.for_store)),
-        (batches.OPERATIONS, batches.routes(state.for_store)),
-        (uploads.OPERATIONS, uploads.routes(state.for_store)),
-        (message_batches.OPERATIONS, message_batches.routes(state.for_store)),
-        (transcriptions.OPERATIONS, transcriptions.routes(state.for_transcription)),
-        (speech.OPERATIONS, speech.routes(state.for_speech)),
-        (embeddings.OPERATIONS, embeddings.routes(state.for_embeddings)),
-        (pooling.OPERATIONS, pooling.routes(state.for_embeddings)),
-        (sglang_encode.OPERATIONS, sglang_encode.routes(state.for_embeddings)),
-        (scoring.OPERATIONS, scoring.routes(state.for_embeddings)),
-        (llama_cpp_embed.OPERATIONS, llama_cpp_embed.routes(state.for_embeddings)),
-        (generate.OPERATIONS, generate.routes(state.chat)),
-        (embed.OPERATIONS, embed.routes(state.chat, state.for_embeddings)),
-        (predict.OPERATIONS, predict.routes(state.for_embeddings)),
-        (sagemaker.OPERATIONS, sagemaker.routes(state.for_chat, state.for_embeddings)),
-        (moderations.OPERATIONS, moderations.routes(state.for_embeddings)),
-        (cohere.OPERATIONS, cohere.routes(state.chat)),
-        (ollama.OPERATIONS, ollama.routes(state.chat)),
-        (ollama_embed.OPERATIONS, ollama_embed.routes(state.for_embeddings)),
-        (ollama_models.OPERATIONS, ollama_models.routes(state.chat, state.auxiliary.embedding)),
-        (page.OPERATIONS, page.routes(state.access.root_path, webrtc=calls.available())),
-    ]
-
-
 def _starlette(state: ServerState, middleware: list[Middleware]) -> Starlette:
-    families = _families(state)
-    routes = [route for _, of_family in families for route in of_family]
-    described = {path: operation for table, _ in families for path, operation in table.items()}
+    routes = [route for _, make in _FAMILIES for route in make(state)]
     app = Starlette(
-        routes=[*routes, *openapi.routes(state.access, described)],
+        routes=[*routes, *openapi.routes(state.access, OPERATIONS)],
         middleware=middleware,
         exception_handlers={
             BadRequest: handle_error,

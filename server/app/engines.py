@@ -1,4 +1,4 @@
-"""The runners of all models, an engine for most: from their start to the first failure."""
+"""The backends of all models, an engine for most: from their start to the first failure."""
 
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -19,7 +19,7 @@ from stentor.protocols.ipc.config import EngineConfig
 
 from ..config.model_registry import ModelRole
 from ..http.listening import StartError
-from ..state.admission_control import ModelRunner
+from ..state.admission_control import ModelBackend
 
 logger = logging.getLogger(__name__)
 
@@ -29,8 +29,8 @@ OnProgress = Callable[[Progress, str], None]
 _NOBODY: Final = ""
 
 
-class EnginelessModel(ModelRunner, Protocol):
-    """A runner of a model without an engine."""
+class EnginelessModel(ModelBackend, Protocol):
+    """A model that runs without an engine."""
 
     async def run(self) -> None:
         """Runs until it is cancelled, or given up."""

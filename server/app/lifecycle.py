@@ -11,7 +11,7 @@ import logging
 import socket
 import ssl
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -52,7 +52,7 @@ from ..observability.metrics import Metrics
 from ..observability.observer import open_observer
 from ..overload.memory_budget import Trimmer, default_budget
 from ..overload.slow_readers import ReaderLimits
-from ..state.admission_control import ModelRunner
+from ..state.admission_control import ModelBackend
 from ..storage.opening import StoreRefused, opened_store
 from ..text.pool import TokenizationBudget
 from ..text.tokenizers.grammar_tokens import vocabulary_of
@@ -112,16 +112,27 @@ def serve(config: Config, engines: Mapping[ModelRole, Sequence[EngineProcess]], 
         with _as_start_error(CheckpointError):
             checkpoint = open_main(config)
             defaults = generation_defaults(config.model, checkpoint)
-        failure: BaseException
-        try:
-            run = partial(_run, config, checkpoint, defaults, sock, engines, access)
-            return anyio.run(run, backend_options={"use_uvloop": True})
-        except* (StartError, ChildFailed) as group:
-            failure = first_cause(group)
-        if isinstance(failure, ChildFailed):
-            logger.critical("the server gives up: %s", failure, exc_info=failure)
+        run = partial(_run, config, checkpoint, defaults, sock, engines, access)
+        ended = anyio.run(_ended, run, backend_options={"use_uvloop": True})
+        if isinstance(ended, int):
+            return ended
+        if isinstance(ended, ChildFailed):
+            logger.critical("the server gives up: %s", ended, exc_info=ended)
             return FAILED
-        raise failure
+        raise ended
+
+
+async def _ended(run: Callable[[], Awaitable[int]]) -> int | BaseException:
+    """The exit code, or the failure that ended ``run``.
+
+    It is no exception of the task: if SIGTERM ends the loop while a failed start closes, asyncio would log a traceback.
+    """
+    failure: BaseException
+    try:
+        return await run()
+    except* (StartError, ChildFailed) as group:
+        failure = first_cause(group)
+    return failure
 
 
 async def _run(
@@ -244,7 +255,7 @@ async def load_state(
     Raises :class:`..http.listening.StartError`.
     """
     inflight = config.overload.max_inflight_bytes or default_budget()
-    logger.info("at most %s are held for clients (--max-inflight-bytes)", format_bytes(inflight))
+    logger.info("requests and answers may hold %s of memory together (--max-inflight-bytes)", format_bytes(inflight))
     room = TokenizationBudget(inflight // 2)
     with _as_start_error(CheckpointError, StoreRefused):
         text = await _open_text(config, checkpoint, defaults, room)
@@ -265,9 +276,9 @@ async def load_state(
         media = opening.media.open(given_files(checkpoint) or checkpoint.folder, name, taken, width_of(checkpoint))
     at_end.callback(media.close)
     auxiliary = await open_auxiliary_models(opening, supervisor, transcribes=asking is not None)
-    runners: dict[ModelRole, ModelRunner] = {"chat": client, **beside}
+    backends: dict[ModelRole, ModelBackend] = {"chat": client, **beside}
     if auxiliary.speech is not None:
-        runners["speech"] = auxiliary.speech
+        backends["speech"] = auxiliary.speech
     vocab_size, accepted = checkpoint.config.vocab_size, Accepted.of(spec, config.media)
     start = checkpoint.config.decoder_start if isinstance(checkpoint.config, TextToTextConfig) else ()
     width = width_of(checkpoint) if config.media.prompt_embeds and config.main == "chat" else 0
@@ -285,7 +296,7 @@ async def load_state(
         registry=registry,
         store=store,
         auxiliary=auxiliary,
-        runners=runners,
+        backends=backends,
         controls=[each.controls for each in engines.clients.values()],
     )
 
@@ -299,7 +310,7 @@ async def _open_text(
     text = await anyio.to_thread.run_sync(
         open_text_side, config.model, checkpoint, defaults, config.limits.template, room, draft
     )
-    logger.info("output: %s", text.output)
+    logger.info("parsers: %s", text.output)
     return text
 
 

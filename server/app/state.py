@@ -36,7 +36,7 @@ from ..observability.figures import AdapterFigures, WeightFigures
 from ..observability.metrics import Metrics
 from ..observability.observer import Observer
 from ..pooling.model import EmbeddingModel
-from ..state.admission_control import AdmissionControl, ModelRunner
+from ..state.admission_control import AdmissionControl, ModelBackend
 from ..state.engine_control import Controls, EngineControl
 from ..state.live_responses import LiveResponses
 from ..state.other_weights import OtherWeights
@@ -208,12 +208,12 @@ def compose(
     registry: ModelRegistry,
     store: Database,
     auxiliary: AuxiliaryModels,
-    runners: Mapping[ModelRole, ModelRunner],
+    backends: Mapping[ModelRole, ModelBackend],
     controls: Collection[Controls],
 ) -> ServerState:
-    """``runners`` are those of all models, and ``controls`` those of all engines."""
+    """``backends`` are those of all models, and ``controls`` those of all engines."""
     worker, text = config.engine.worker, main.text
-    admission = AdmissionControl(config.limits.request, config.overload, metrics, runners)
+    admission = AdmissionControl(config.limits.request, config.overload, metrics, backends)
     control = EngineControl(admission, controls, main.client.controls, config.model.weight_version)
     others = OtherWeights(worker, config.model.weights_folder, partial(open_main, config))
     WeightFigures(metrics.registry, config.model.served_names[0], control)

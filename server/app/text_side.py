@@ -76,6 +76,8 @@ def open_text_side(
         checkpoint.config.architecture,
         " ".join(tokenizer.added_texts),
     )
+    if not marks:
+        logger.info("the model has no chat template: it completes texts; for chat give --chat-template")
     if taken := sorted(config.default_chat_template_kwargs.keys() & pool.chat_template.reserved):
         raise CheckpointError(f"--default-chat-template-kwargs: the server sets {', '.join(taken)}; leave it out.")
     ending = with_turn_ends(defaults, tokenizer, output.turn_ends, checkpoint.defaults.implied_eos_token_ids)

@@ -12,6 +12,7 @@ from stentor.protocols.ipc.sampling import NoRepeat, SamplingParams
 from stentor.protocols.openai.chat import ChatRequest
 from stentor.protocols.openai.sampling import SamplingFields, VllmXargs, check_token_ids
 
+from ..text.output.generation import Submitter
 from .chat_model import ChatModel
 from .routed_experts import expert_bytes
 
@@ -31,6 +32,28 @@ class Budget(msgspec.Struct, frozen=True):
     """Then this many, or None for the rest of the context."""
     wanted_field: str
     prompt_field: str
+
+
+class GenerationOptions(msgspec.Struct, frozen=True):
+    """What a protocol wants otherwise than chat completions in one body have it."""
+
+    fill_context: bool = False
+    """Reduce a number of tokens that the context has no room for, instead of refusing it."""
+    whole: bool = True
+    """The answer is one body, and log-probabilities that make it too large are refused."""
+    copies: int = 1
+    """Times that log-probabilities occur in the body."""
+    tells_experts: bool = False
+    """Experts are requested as :func:`.routed_experts.first_position` decides."""
+    begins_answer: bool = False
+    """The prompt reaches to the first word of an answer without reasoning."""
+    client: Submitter | None = None
+    """Gets the request in place of the engine's own client."""
+    arrival: float | None = None
+    """When it was requested, by ``time.monotonic()``; None: when the request arrived."""
+
+
+PLAIN: Final = GenerationOptions()
 
 
 def context_length(chat: ChatModel) -> int:
@@ -129,14 +152,10 @@ def most_tokens_of(
     body: ChatRequest,
     budget: Budget,
     prompt: list[int],
-    *,
-    fill_context: bool,
-    whole: bool,
-    copies: int,
+    options: GenerationOptions,
     experts: int | None = None,
 ) -> int:
-    """The ``max_tokens`` of a request, as :func:`output_room` resolves it, but no more than a whole answer may hold
-    (:func:`.prepare.prepare_generation`).
+    """The ``max_tokens`` of a request, as :func:`output_room` resolves it, but no more than a whole answer may hold.
 
     Without a number from the client, the answer may fill the room. ``experts`` is the first position whose experts are
     returned. Raises BadRequest as there.
@@ -144,10 +163,10 @@ def most_tokens_of(
     tokens = output_room(len(prompt), budget, chat)
     scores = body.wanted_logprobs
     plain = scores is None and body.prompt_logprobs is None and not body.return_token_ids and experts is None
-    if not whole or plain:
+    if not options.whole or plain:
         return tokens
     routed = expert_bytes(chat, experts)
-    per_token = routed + (0 if scores is None else copies * described_bytes(scores))
+    per_token = routed + (0 if scores is None else options.copies * described_bytes(scores))
     prompt_token_bytes = 0 if body.prompt_logprobs is None else ranked_bytes(body.prompt_logprobs)
     if body.return_token_ids:
         per_token, prompt_token_bytes = per_token + TOKEN_ID_BYTES, prompt_token_bytes + TOKEN_ID_BYTES
@@ -164,7 +183,7 @@ def most_tokens_of(
         prompt_field=budget.prompt_field,
     )
     most = chat.limits.max_answer_bytes
-    if per_token and (fill_context or budget.wanted is None):
+    if per_token and (options.fill_context or budget.wanted is None):
         fitting = (most - size.fixed) // (size.n * per_token)
         if fitting > 0:
             return min(tokens, fitting)

@@ -23,6 +23,7 @@ from ..common.keys import Caller
 from ..common.task_scope import run_together
 from ..overload.request_context import RequestContext
 from ..text.tokenizers.tokenizer import Tokenizer
+from .admission import GenerationOptions
 from .chat_model import ChatModel
 from .next_token import NextToken, next_token
 from .prepare import PreparedGeneration, prepare_generation
@@ -124,7 +125,7 @@ async def read_answers(
                 }
             )
             body.logprob_token_ids = [token for label in labels for token in label.tokens]
-            generation = await prepare_generation(chat, body, caller, context, begins_answer=True)
+            generation = await prepare_generation(chat, body, caller, context, GenerationOptions(begins_answer=True))
             await opened.enter_async_context(aclosing(generation.batches))
             prepared.append(generation)
         found: list[NextToken] = [NextToken() for _ in prepared]

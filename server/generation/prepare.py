@@ -19,9 +19,10 @@ from ..common.keys import Caller
 from ..http.sse import Batches
 from ..overload.memory_budget import MemoryShare
 from ..overload.request_context import RequestContext
-from ..text.output.generation import Submitter
 from .admission import (
+    PLAIN,
     Budget,
+    GenerationOptions,
     check_prompt,
     context_length,
     kept_tokens,
@@ -34,7 +35,7 @@ from .biases import token_biases
 from .chat_model import ChatModel
 from .constraints import constraints_of, thinking_opened
 from .logprobs import TokenNames
-from .prompt import write_prompt
+from .prompt import Prompted, write_prompt
 from .routed_experts import check_start, expert_shape, first_position
 from .stream import ObservedGeneration, generation_request
 
@@ -59,70 +60,44 @@ class PreparedGeneration(msgspec.Struct, frozen=True):
 
 
 async def prepare_generation(
-    chat: ChatModel,
-    body: ChatRequest,
-    caller: Caller,
-    context: RequestContext,
-    *,
-    fill_context: bool = False,
-    whole: bool = True,
-    copies: int = 1,
-    tells_experts: bool = False,
-    begins_answer: bool = False,
-    client: Submitter | None = None,
-    arrival: float | None = None,
+    chat: ChatModel, body: ChatRequest, caller: Caller, context: RequestContext, options: GenerationOptions = PLAIN
 ) -> PreparedGeneration:
     """Checks and renders a conversation, and admits it.
 
-    More tokens than the context has room for are refused, or with ``fill_context`` reduced. Log-probabilities that make
-    a ``whole`` answer too large, in which they occur ``copies`` times, are refused. With ``tells_experts``, experts are
-    requested as :func:`.routed_experts.first_position` decides. With ``begins_answer``, the prompt reaches to the first
-    word of an answer without reasoning. ``client`` gets the request instead of the engine's own
-    client. ``arrival``, by ``time.monotonic()``, is when it was requested; None: when the request arrived. Raises
-    BadRequest for a request that cannot be served, Unavailable before the engine is ready, and Overloaded.
+    Raises BadRequest for a request that cannot be served, Unavailable before the engine is ready, and Overloaded.
     """
     body.check(chat.limits)
     model = chat.resolve(body.model)
-    max_len = context_length(chat)
-    wanted_tokens = None if fill_context else body.wanted_tokens
+    memory = context.queue_slot.memory
+    wanted_tokens = None if options.fill_context else body.wanted_tokens
     budget = Budget(wanted_tokens, body.wanted_tokens, body.max_tokens_field, "messages")
-    most_tokens = most_prompt_tokens(chat) if body.truncate_prompt_tokens is None else None
     use = tool_use(body, chat.limits)
-    prompted = await write_prompt(chat, body, use, most_tokens, context.queue_slot.memory)
-    tokens = prompted.tokens
-    if begins_answer:
-        opened = thinking_opened(chat, body, tokens, prompted.thinking)
-        tokens = tokens + await chat.pool.encode(chat.output.answer_begins(opened=opened), False)
-    first, end = kept_tokens(len(tokens), body, budget, max_len)
-    prompt, media = tokens[first:end], prompted.media.within(first, end)
-    check_prompt(prompt, chat, "messages")
-    experts = first_position(chat, body, wanted_tokens=body.wanted_tokens) if tells_experts else None
+    prompted = await _write_prompt(chat, body, use, budget, memory, begins_answer=options.begins_answer)
+    prompt, media = prompted.tokens, prompted.media
+    experts = first_position(chat, body, wanted_tokens=body.wanted_tokens) if options.tells_experts else None
     check_start(experts, len(prompt))
     params = resolve_sampling(
         body,
         chat,
-        most_tokens_of(
-            chat, body, budget, prompt, fill_context=fill_context, whole=whole, copies=copies, experts=experts
-        ),
+        most_tokens_of(chat, body, budget, prompt, options, experts),
         logprobs=body.wanted_logprobs,
         prompt_logprobs=body.prompt_logprobs,
         biases=await token_biases(chat, body),
         routed_experts=experts,
     )
-    params = await with_bad_words(chat, params, body.bad_words, context.queue_slot.memory)
-    constraints = await constraints_of(chat, body, use, prompt, prompted.thinking)
+    params = await with_bad_words(chat, params, body.bad_words, memory)
     wanted = generation_request(
         body,
         prompt,
         params,
         caller,
-        constraints,
+        await constraints_of(chat, body, use, prompt, prompted.thinking),
         media.spans,
         chat.registry.adapter_of(model),
         priority=context.priority(body.priority),
     )
-    began = context.arrival if arrival is None else arrival
-    batches = ObservedGeneration(chat, wanted, began, context.queue_slot, client, media_bytes=media.held)
+    began = context.arrival if options.arrival is None else options.arrival
+    batches = ObservedGeneration(chat, wanted, began, context.queue_slot, options.client, media_bytes=media.held)
     return PreparedGeneration(
         model=model,
         prompt=prompt,
@@ -134,6 +109,24 @@ async def prepare_generation(
         media_tokens=media.tokens,
         batches=batches,
     )
+
+
+async def _write_prompt(
+    chat: ChatModel, body: ChatRequest, use: ToolUse, budget: Budget, memory: MemoryShare, *, begins_answer: bool
+) -> Prompted:
+    """The prompt as ``truncate_prompt_tokens`` keeps it, checked; with ``begins_answer`` to the first word of an
+    answer. Raises as :func:`prepare_generation`."""
+    max_len = context_length(chat)
+    most_tokens = most_prompt_tokens(chat) if body.truncate_prompt_tokens is None else None
+    written = await write_prompt(chat, body, use, most_tokens, memory)
+    tokens = written.tokens
+    if begins_answer:
+        opened = thinking_opened(chat, body, tokens, written.thinking)
+        tokens = tokens + await chat.pool.encode(chat.output.answer_begins(opened=opened), False)
+    first, end = kept_tokens(len(tokens), body, budget, max_len)
+    prompt = tokens[first:end]
+    check_prompt(prompt, chat, "messages")
+    return Prompted(prompt, written.thinking, written.media.within(first, end))
 
 
 async def prompt_of(chat: ChatModel, body: ChatRequest, memory: MemoryShare | None = None) -> list[int]:

@@ -21,7 +21,7 @@ from ..observability.request import current_record, current_request_id
 from ..observability.request_metrics import RequestTracker
 from ..overload.memory_budget import TOKEN_BYTES
 from ..overload.queue_slots import QueueSlot
-from ..text.output.generation import Generation, GenerationRequest, Submitter, generate
+from ..text.output.generation import Generation, GenerationRequest, Submitter
 from ..text.output.stop_patterns import PatternRefused, compiled_patterns
 from .admission import draw_seeds
 from .chat_model import ChatModel
@@ -144,7 +144,7 @@ class ObservedGeneration:
         if chat.decoder_start:
             named = _encoded(named, chat.decoder_start)
         with arena_room():
-            self._generation = generate(self._client, chat.pool, named, self._observe, chat.loop_turns)
+            self._generation = Generation(self._client, chat.pool, named, self._observe, chat.loop_turns)
         if self._aborted:
             self._generation.abort()
         if request.beams is not None:

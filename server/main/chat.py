@@ -120,7 +120,8 @@ class Conversation(msgspec.Struct):
                             raise ChatFailed(event.error.message)
                         yield event
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
-            raise ChatFailed(f"no server at {self.client.base_url}: {error}; start one with `stentor serve`") from error
+            why = (str(error).partition("] ")[2] or str(error)).lower()  # without [Errno 111]
+            raise ChatFailed(f"no server at {self.client.base_url}: {why}; start one with `stentor serve`") from error
         except (httpx.HTTPError, msgspec.DecodeError) as error:
             raise ChatFailed(f"the answer broke off: {str(error) or type(error).__name__}") from error
 

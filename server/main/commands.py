@@ -170,6 +170,8 @@ def _completion(shell: str) -> str:
 
 
 def _run_batch(config: Config, source: Path, target: Path, without_effect: Sequence[str]) -> int:
+    if not source.exists():
+        return _complain(f"--input-file: expected a file that exists, got '{source}'", MISUSED)
     worker = config.engine.worker
     set_up_logging(worker.log_level, worker.log_format, "server", current_request_id)
     _warn_of(without_effect)
@@ -232,7 +234,8 @@ def _parse_arguments(argv: list[str]) -> argparse.Namespace:
         flags = [f"--{spelling}" for option in (*OPTIONS, CONFIG_FILE) for spelling in option.spellings]
         name = unknown[0].partition("=")[0]
         what = "option" if name.startswith("-") else "argument"
-        command.error(f"unknown {what} {name}{nearest(name, flags)}")
+        beside = f" beside the model {model}" if what == "argument" and (model := vars(arguments).get("model")) else ""
+        command.error(f"unknown {what} {name}{beside}{nearest(name, flags)}")
     return arguments
 
 
@@ -264,19 +267,33 @@ def _build_parser() -> tuple[Parser, Mapping[str, Parser]]:
         "Each option is also an environment variable (--max-model-len is STENTOR_MAX_MODEL_LEN) and a key of the "
         "TOML file (max-model-len). A flag beats the environment, which beats the file."
     )
-    serve = subparsers.add_parser("serve", help="serve a model over HTTP", epilog=footer)
+    serve = subparsers.add_parser(
+        "serve",
+        help="serve a model over HTTP",
+        usage="%(prog)s [MODEL] [OPTION ...]",  # a list of all options would take three screens
+        description="Most used: --demo, --port, --api-key, --max-model-len, --kv-cache-memory, --served-model-name.",
+        epilog=footer,
+    )
     talk = subparsers.add_parser(
         "chat", help="talk to a server in the terminal", epilog="A key is read from STENTOR_API_KEY."
     )
     _add_chat_options(talk)
-    batch = subparsers.add_parser("run-batch", help="answer a file of requests, without a server", epilog=footer)
+    batch = subparsers.add_parser(
+        "run-batch",
+        help="answer a file of requests, without a server",
+        usage="%(prog)s -i FILE -o FILE [MODEL] [OPTION ...]",
+        epilog=footer,
+    )
     batch.add_argument(
         "-i", "--input-file", required=True, metavar="FILE", help="requests, as OpenAI's batches have them"
     )
     batch.add_argument("-o", "--output-file", required=True, metavar="FILE", help="answers; those it has are kept")
     pull = subparsers.add_parser("pull", help="fetch models into the cache and print where they are", epilog=footer)
     ahead = subparsers.add_parser(
-        "precompile", help="compile a model's GPU kernels where there need not be a GPU", epilog=footer
+        "precompile",
+        help="compile a model's GPU kernels where there need not be a GPU",
+        usage="%(prog)s --output FOLDER [MODEL] [OPTION ...]",
+        epilog=footer,
     )
     ahead.add_argument("--output", required=True, metavar="FOLDER", help="TRITON_PRECOMPILED_DIR where they are used")
     ahead.add_argument(
@@ -286,12 +303,12 @@ def _build_parser() -> tuple[Parser, Mapping[str, Parser]]:
     tune = subparsers.add_parser("tune", help="search the block sizes of GPU kernels on this GPU", add_help=False)
     bench = subparsers.add_parser("bench", help="measure a server, the engine or the kernels", add_help=False)
     doctor = subparsers.add_parser(
-        "doctor", help="say whether there is here what a server needs, and what to do if not"
+        "doctor", help="check that this machine has what a server needs, and say what to do if not"
     )
     doctor.add_argument("--host", default=_HTTP.host, help="address to listen on (default: %(default)s)")
     doctor.add_argument("--port", type=int, default=_HTTP.port, help="port to listen on (default: %(default)s)")
     environment = subparsers.add_parser(
-        "env", help="print versions, CPU, GPU, compiler and paths; or what a model is made of, costs and has room for"
+        "env", help="print versions, CPU, GPU, compiler and paths; or the parts, memory and capacity of a model"
     )
     environment.add_argument("model", metavar="MODEL", nargs="?", help="a folder, a file or a name, as for serve")
     completion = subparsers.add_parser(
@@ -325,7 +342,7 @@ def _add_chat_options(parser: Parser) -> None:
 
 def _add_options(parser: Parser, options: tuple[Option, ...]) -> None:
     groups = {name: parser.add_argument_group(title) for name, title in GROUPS.items()}
-    for option in (*options, CONFIG_FILE):
+    for option in sorted((*options, CONFIG_FILE), key=lambda option: option.name != "model"):
         target = groups[option.group]
         text = option.help + _default_text(option)
         if option.name == "model":

@@ -7,9 +7,7 @@ import msgspec
 from msgspec import NODEFAULT, UNSET, inspect
 
 from stentor.protocols.anthropic import request as anthropic
-from stentor.protocols.anthropic.batches import MessageBatchCreate
 from stentor.protocols.cohere import chat as cohere_chat
-from stentor.protocols.hugging_face import request as hugging_face
 from stentor.protocols.llama_cpp import request as llama_cpp
 from stentor.protocols.ollama import request as ollama
 from stentor.protocols.openai import (
@@ -18,48 +16,45 @@ from stentor.protocols.openai import (
     completions,
     decisions,
     generate,
-    label_scores,
     sampling,
     systemone,
 )
 from stentor.protocols.openai.batches import BatchCreate
-from stentor.protocols.openai.realtime.live import LiveCreateRequest
-from stentor.protocols.openai.realtime.secrets import ClientSecretRequest
-from stentor.protocols.openai.realtime.translation import TranslationSecretRequest
-from stentor.protocols.openai.responses import conversations
 from stentor.protocols.openai.responses import request as responses
 from stentor.protocols.openai.speech import SpeechRequest
-from stentor.protocols.openai.stored_chats import ChatUpdate
-from stentor.protocols.openai.tokens import DetokenizeRequest, TokenizeRequest
 from stentor.protocols.openai.transcription import TranscriptionForm, TranslationForm
-from stentor.protocols.openai.uploads import UploadComplete, UploadCreate
-from stentor.protocols.pooling import cohere, embeddings, pooling, scoring
-from stentor.protocols.pooling.moderation import ModerationRequest
+from stentor.protocols.openai.uploads import UploadCreate
+from stentor.protocols.pooling import embeddings, pooling, scoring
 from stentor.protocols.sglang import encode as sglang_encode
 from stentor.protocols.sglang import request as sglang_request
 
-from ..api.ops.adapters import LoadAdapterRequest, UnloadAdapterRequest
-from ..api.ops.control import AbortRequest
-from ..api.ops.sglang import AbortGenerationRequest, MemoryRequest, PauseGenerationRequest, UpdateFromDiskRequest
-from ..api.ops.weights import UpdateVersionRequest, UpdateWeightsRequest
+from ..api.common.described import Operations
+from ..api.ops.sglang import UpdateFromDiskRequest
+from ..app.application import OPERATIONS
 
 _LARGE: Final = 2**31 - 1
 """A bound from here on only says how wide the number is."""
 
 
-class Request(msgspec.Struct, frozen=True):
-    """One kind of request, with facts about its fields that its type lacks."""
+class Facts(msgspec.Struct, frozen=True):
+    """What a request's type does not say of its fields."""
 
-    endpoints: tuple[str, ...]
-    type: type[msgspec.Struct]
     refused: Sequence[str] = ()
     """Fields that get a 400 with the code ``unsupported``, whatever their value."""
     ignored: Sequence[str] = ()
     """Fields that are accepted and have no effect; those with a dot are inside of another field."""
     partly: Mapping[str, str] = msgspec.field(default_factory=dict)
     """Values that a field may have, where others are refused."""
-    form: bool = False
-    """Fields of a multipart form, beside a file."""
+
+
+class Request(msgspec.Struct, frozen=True):
+    """One kind of request."""
+
+    endpoints: Sequence[str]
+    type: type[msgspec.Struct]
+    facts: Facts
+    file_field: str = ""
+    """The form's field of a file; "" for JSON."""
 
 
 _SAMPLING_IGNORED: Final = (*sampling.IGNORED_FIELDS, "stream_options.include_obfuscation")
@@ -74,155 +69,90 @@ _TRANSCRIPTION_PARTLY: Final = {
     "n": "only 1, without `use_beam_search`",
     "length_penalty": _BEAMS_PARTLY["length_penalty"],
     "to_language": "only English",
+    "response_format": "`diarized_json`: of models that tell speakers apart",
 }
 
-REQUESTS: Final[tuple[Request, ...]] = (
-    Request(
-        (
-            "/v1/chat/completions",
-            "/v1/chat/completions/render",
-            "/v1/chat/completions/input_tokens",
-            "/apply-template",
-        ),
-        chat.ChatRequest,
+_FACTS: Final[Mapping[Any, Facts]] = {
+    chat.ChatRequest: Facts(
         (*sampling.REFUSED_EVERYWHERE, *chat.REFUSED),
         (*_SAMPLING_IGNORED, *chat.IGNORED_FIELDS),
         {"modalities": 'only `["text"]`', **_OFFSETS_PARTLY, **_BEAMS_PARTLY, **sampling.METHODS_PARTLY},
     ),
-    Request(
-        ("/v1/chat/completions/batch",),
-        chat_batch.ChatBatchRequest,
+    chat_batch.ChatBatchRequest: Facts(
         (*sampling.REFUSED_EVERYWHERE, *chat.REFUSED, *chat_batch.ALONE),
         (*_SAMPLING_IGNORED, *chat.IGNORED_FIELDS),
         {"modalities": 'only `["text"]`', "n": "only 1", "best_of": "only 1", **sampling.METHODS_PARTLY},
     ),
-    Request(("/v1/chat/completions/{completion_id}",), ChatUpdate),
-    Request(
-        ("/v1/completions", "/v1/completions/render"),
-        completions.CompletionRequest,
+    completions.CompletionRequest: Facts(
         (*sampling.REFUSED_EVERYWHERE, *completions.REFUSED),
         (*_SAMPLING_IGNORED, "store", "metadata"),
         {**_OFFSETS_PARTLY, **_BEAMS_PARTLY, **sampling.METHODS_PARTLY},
     ),
-    Request(("/inference/v1/generate",), generate.TokensRequest, generate.REFUSED),
-    Request(("/generative_scoring",), label_scores.GenerativeScoringRequest),
-    Request(
-        ("/v1/responses", "/v1/responses/render"),
-        responses.ResponseRequest,
-        (*responses.REFUSED, *responses.MOVED),
-        responses.IGNORED_FIELDS,
-        {"include_reasoning": "only true"},
+    generate.TokensRequest: Facts(generate.REFUSED),
+    responses.ResponseRequest: Facts(
+        (*responses.REFUSED, *responses.MOVED), responses.IGNORED_FIELDS, {"include_reasoning": "only true"}
     ),
-    Request(("/v1/systemone",), systemone.SystemOneRequest, systemone.REFUSED),
-    Request(("/v1/decisions",), decisions.DecisionRequest, ignored=decisions.IGNORED_FIELDS),
-    Request(("/v1/responses/input_tokens",), responses.ContextFields, ignored=("personality",)),
-    Request(
-        ("/v1/responses/compact",),
-        responses.CompactRequest,
-        ignored=("image", "prompt_cache_key", "prompt_cache_options", "prompt_cache_retention", "service_tier"),
+    systemone.SystemOneRequest: Facts(systemone.REFUSED),
+    decisions.DecisionRequest: Facts(ignored=decisions.IGNORED_FIELDS),
+    responses.ContextFields: Facts(ignored=("personality",)),
+    responses.CompactRequest: Facts(
+        ignored=("image", "prompt_cache_key", "prompt_cache_options", "prompt_cache_retention", "service_tier")
     ),
-    Request(("/v1/conversations",), conversations.ConversationCreate),
-    Request(("/v1/conversations/{conversation_id}",), conversations.ConversationUpdate),
-    Request(("/v1/conversations/{conversation_id}/items",), conversations.ItemsCreate),
-    Request(
-        ("/v1/messages", "/v1/messages/render"),
-        anthropic.MessagesRequest,
-        (*anthropic.REFUSED, "thread"),
-        anthropic.IGNORED_FIELDS,
+    anthropic.MessagesRequest: Facts((*anthropic.REFUSED, "thread"), anthropic.IGNORED_FIELDS),
+    anthropic.CountTokensRequest: Facts((*anthropic.REFUSED, "thread"), anthropic.IGNORED_FIELDS),
+    embeddings.EmbeddingRequest: Facts(
+        (*embeddings.REFUSED, "images"), ("user",), {**_VECTORS_PARTLY, "embedding_type": "only `float` or `base64`"}
     ),
-    Request(
-        ("/v1/messages/count_tokens",),
-        anthropic.CountTokensRequest,
-        (*anthropic.REFUSED, "thread"),
-        anthropic.IGNORED_FIELDS,
-    ),
-    Request(("/v1/messages/batches",), MessageBatchCreate),
-    Request(
-        ("/v1/embeddings",),
-        embeddings.EmbeddingRequest,
-        (*embeddings.REFUSED, "images"),
-        ("user",),
-        {**_VECTORS_PARTLY, "embedding_type": "only `float` or `base64`"},
-    ),
-    Request(("/v2/chat",), cohere_chat.CohereChatRequest, cohere_chat.REFUSED, partly=cohere_chat.PARTLY),
-    Request(("/v2/embed",), cohere.EmbedRequest),
-    Request(("/pooling",), pooling.PoolingRequest, ignored=("user",), partly=_VECTORS_PARTLY),
-    Request(("/v1/moderations",), ModerationRequest),
-    Request(("/classify",), pooling.ClassifyRequest, ignored=("user",), partly=_VECTORS_PARTLY),
-    Request(("/score", "/v1/score"), scoring.ScoreRequest, (), ("user",), _VECTORS_PARTLY),
-    Request(
-        ("/rerank", "/v1/rerank", "/v2/rerank"),
-        scoring.RerankRequest,
+    cohere_chat.CohereChatRequest: Facts(cohere_chat.REFUSED, partly=cohere_chat.PARTLY),
+    pooling.PoolingRequest: Facts(ignored=("user",), partly=_VECTORS_PARTLY),
+    pooling.ClassifyRequest: Facts(ignored=("user",), partly=_VECTORS_PARTLY),
+    scoring.ScoreRequest: Facts((), ("user",), _VECTORS_PARTLY),
+    scoring.RerankRequest: Facts(
         ignored=("user", "max_chunks_per_doc"),
         partly={**_VECTORS_PARTLY, "relevant_spans": "only with `mode: disabled`"},
     ),
-    Request(
-        ("/v1/audio/transcriptions",),
-        TranscriptionForm,
+    TranscriptionForm: Facts(
         ("vllm_xargs", "known_speaker_names", "known_speaker_references"),
-        partly={**_TRANSCRIPTION_PARTLY, "response_format": "`diarized_json`: of models that tell speakers apart"},
-        form=True,
+        partly=_TRANSCRIPTION_PARTLY,
     ),
-    Request(
-        ("/v1/audio/translations",),
-        TranslationForm,
+    TranslationForm: Facts(
         ("vllm_xargs",),
-        partly={**_TRANSCRIPTION_PARTLY, "response_format": "`diarized_json`: of models that tell speakers apart"},
-        form=True,
+        partly=_TRANSCRIPTION_PARTLY,
     ),
-    Request(
-        ("/api/chat",),
-        ollama.OllamaChatRequest,
-        ignored=ollama.CHAT_IGNORED,
-        partly=_OLLAMA_PARTLY,
+    ollama.OllamaChatRequest: Facts(ignored=ollama.CHAT_IGNORED, partly=_OLLAMA_PARTLY),
+    ollama.OllamaGenerateRequest: Facts(
+        ollama.REFUSED, ollama.CHAT_IGNORED, {**_OLLAMA_PARTLY, "images": "not with `raw`"}
     ),
-    Request(
-        ("/api/generate",),
-        ollama.OllamaGenerateRequest,
-        ollama.REFUSED,
-        ollama.CHAT_IGNORED,
-        {**_OLLAMA_PARTLY, "images": "not with `raw`"},
-    ),
-    Request(("/api/embed",), ollama.OllamaEmbedRequest, ignored=("keep_alive", "options")),
-    Request(("/api/embeddings",), ollama.OllamaEmbeddingsRequest, ignored=("keep_alive", "options")),
-    Request(("/api/show",), ollama.OllamaModelRequest, ignored=("verbose", "insecure", "stream")),
-    Request(("/api/pull",), ollama.OllamaModelRequest, ignored=("verbose", "insecure", "stream")),
-    Request(
-        ("/completion", "/completions"),
-        llama_cpp.LlamaCompletionRequest,
-        llama_cpp.REFUSED,
-        llama_cpp.IGNORED,
-        llama_cpp.PARTLY,
-    ),
-    Request(("/infill",), llama_cpp.LlamaInfillRequest, llama_cpp.REFUSED, llama_cpp.IGNORED, llama_cpp.PARTLY),
-    Request(("/embedding", "/embeddings"), llama_cpp.LlamaEmbeddingRequest, partly={"embd_normalize": "only 2 and -1"}),
-    Request(("/", "/generate", "/generate_stream"), hugging_face.GenerateRequest),
-    Request(("/generate",), sglang_request.SglangRequest, sglang_request.REFUSED, sglang_request.IGNORED),
-    Request(("/encode", "/classify"), sglang_encode.SglangEncodeRequest, sglang_encode.REFUSED, sglang_encode.IGNORED),
-    Request(("/embed",), hugging_face.EmbedInputsRequest),
-    Request(("/embed_all", "/embed_sparse"), hugging_face.TokenEmbedRequest),
-    Request(("/predict",), hugging_face.PredictRequest),
-    Request(("/similarity",), hugging_face.SimilarityRequest),
-    Request(("/invocations",), hugging_face.InvocationRequest),
-    Request(("/v1/audio/speech",), SpeechRequest, ignored=("instructions",)),
-    Request(("/v1/realtime/client_secrets",), ClientSecretRequest),
-    Request(("/v1/realtime/translations/client_secrets",), TranslationSecretRequest),
-    Request(("/v1/live/sessions",), LiveCreateRequest),
-    Request(("/v1/batches",), BatchCreate, ignored=("output_expires_after",)),
-    Request(("/v1/uploads",), UploadCreate, ignored=("mime_type",)),
-    Request(("/v1/uploads/{upload_id}/complete",), UploadComplete),
-    Request(("/tokenize",), TokenizeRequest),
-    Request(("/detokenize",), DetokenizeRequest),
-    Request(("/abort_requests",), AbortRequest),
-    Request(("/update_weights",), UpdateWeightsRequest),
-    Request(("/update_weight_version",), UpdateVersionRequest),
-    Request(("/update_weights_from_disk",), UpdateFromDiskRequest, partly={"flush_cache": "only true"}),
-    Request(("/pause_generation",), PauseGenerationRequest),
-    Request(("/release_memory_occupation", "/resume_memory_occupation"), MemoryRequest),
-    Request(("/abort_request",), AbortGenerationRequest),
-    Request(("/v1/load_lora_adapter", "/load_lora_adapter"), LoadAdapterRequest),
-    Request(("/v1/unload_lora_adapter", "/unload_lora_adapter"), UnloadAdapterRequest),
-)
+    ollama.OllamaEmbedRequest: Facts(ignored=("keep_alive", "options")),
+    ollama.OllamaEmbeddingsRequest: Facts(ignored=("keep_alive", "options")),
+    ollama.OllamaModelRequest: Facts(ignored=("verbose", "insecure", "stream")),
+    llama_cpp.LlamaCompletionRequest: Facts(llama_cpp.REFUSED, llama_cpp.IGNORED, llama_cpp.PARTLY),
+    llama_cpp.LlamaInfillRequest: Facts(llama_cpp.REFUSED, llama_cpp.IGNORED, llama_cpp.PARTLY),
+    llama_cpp.LlamaEmbeddingRequest: Facts(partly={"embd_normalize": "only 2 and -1"}),
+    sglang_request.SglangRequest: Facts(sglang_request.REFUSED, sglang_request.IGNORED),
+    sglang_encode.SglangEncodeRequest: Facts(sglang_encode.REFUSED, sglang_encode.IGNORED),
+    SpeechRequest: Facts(ignored=("instructions",)),
+    BatchCreate: Facts(ignored=("output_expires_after",)),
+    UploadCreate: Facts(ignored=("mime_type",)),
+    UpdateFromDiskRequest: Facts(partly={"flush_cache": "only true"}),
+}
+"""By the type of a request; there is nothing to say of others."""
+
+
+def _requests(operations: Operations) -> list[Request]:
+    """Each kind of request, in the order of the endpoints that take it."""
+    found: dict[tuple[type[msgspec.Struct], str], list[str]] = {}
+    for name, operation in operations.items():
+        taken = [(operation.body, ""), (operation.form, operation.file_field)]
+        if operation.other is not None:
+            taken.append((operation.other.body, ""))
+        for kind, file_field in taken:
+            if kind is not None:
+                found.setdefault((kind, file_field), []).append(name.rpartition(" ")[2])
+    return [Request(sorted(found[key]), key[0], _FACTS.get(key[0], Facts()), key[1]) for key in found]
+
+
+REQUESTS: Final = _requests(OPERATIONS)
 
 _HEAD: Final = """# Fields of requests
 
@@ -247,7 +177,7 @@ def fields_page() -> str:
 def _section(request: Request) -> str:
     rows = "\n".join(_rows(request))
     names = ", ".join(f"`POST {endpoint}`" for endpoint in request.endpoints)
-    form = "A multipart form, with a `file` beside these fields.\n\n" if request.form else ""
+    form = f"A multipart form, with a `{request.file_field}` beside these fields.\n\n" if request.file_field else ""
     return f"## {names}\n\n{form}| field | type | default | |\n|---|---|---|---|\n{rows}\n"
 
 
@@ -259,14 +189,14 @@ def _rows(request: Request) -> list[str]:
         name = each.encode_name
         rows.append(f"| `{name}` | {_type(each.type)} | {_default(each)} | {_remark(request, name)} |")
     known = {each.encode_name for each in described.fields}
-    rows += [f"| `{name}` | | | ignored |" for name in request.ignored if name not in known]
+    rows += [f"| `{name}` | | | ignored |" for name in request.facts.ignored if name not in known]
     return rows
 
 
 def _remark(request: Request, name: str) -> str:
-    if name in request.refused:
+    if name in request.facts.refused:
         return "refused"
-    return "ignored" if name in request.ignored else request.partly.get(name, "")
+    return "ignored" if name in request.facts.ignored else request.facts.partly.get(name, "")
 
 
 def _default(described: inspect.Field) -> str:

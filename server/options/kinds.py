@@ -18,7 +18,8 @@ from urllib.parse import urlsplit
 import msgspec
 
 from stentor.protocols.common.errors import BadRequest
-from stentor.protocols.ipc.config import DType, KvEventsConfig, SpeculativeConfig
+from stentor.protocols.common.limits import INT32_MAX
+from stentor.protocols.ipc.config import DType, KvEventsConfig, OnlineQuantization, SpeculativeConfig
 
 from ..common.files import FileRefused
 from ..common.keys import KeyDigest, read_key_file
@@ -94,7 +95,8 @@ def integer(low: int, high: int) -> Kind:
             raise ValueError(raw)
         return value
 
-    return Kind(f"an integer from {low} to {high}", parse, "N")
+    expected = f"an integer from {low} to {high}" if high < INT32_MAX else f"an integer of at least {low}"
+    return Kind(expected, parse, "N")
 
 
 def integers(low: int, high: int) -> Kind:
@@ -445,6 +447,9 @@ def _port_range(raw: object) -> tuple[int, int]:
 
 KINDS: Final = {
     "dtype": choice(get_args(DType), {"half": "float16", "float": "float32"}),
+    "quantization": msgspec.structs.replace(
+        choice(get_args(OnlineQuantization)), expected="none, fp8 or int8 (a quantised checkpoint needs no option)"
+    ),
     "seconds": _number("a number of seconds, 0 or more", "SECONDS", lambda n: math.isfinite(n) and n >= 0),
     "some_seconds": _number("a number of seconds above 0", "SECONDS", lambda n: math.isfinite(n) and n > 0),
     "fraction": _number("a number above 0, at most 1", "SHARE", lambda n: 0 < n <= 1),

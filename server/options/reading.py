@@ -80,7 +80,8 @@ def nearest(name: str, known: Iterator[str] | list[str]) -> str:
 
     if message := advice(name.removeprefix(OPTION_PREFIX).lower().replace("_", "-").removeprefix("--")):
         return message
-    close = difflib.get_close_matches(name, list(known), 1, 0.5)
+    known = list(known)
+    close = difflib.get_close_matches(name, known, 1, 0.7) or [each for each in known if each.startswith(name)]
     return f"; did you mean {close[0]}?" if close else ""
 
 

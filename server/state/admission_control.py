@@ -20,7 +20,7 @@ from ..overload.queue_slots import AdmissionQueue
 from ..overload.request_context import RequestContext
 
 
-class ModelRunner(Protocol):
+class ModelBackend(Protocol):
     """Runs one model in processes of its own: an engine client, or the speech model."""
 
     @property
@@ -40,9 +40,9 @@ class AdmissionControl:
     """Owned by the server process. Admits requests, counts those that are live, and refuses all while it drains."""
 
     def __init__(
-        self, limits: Limits, overload: OverloadConfig, metrics: Metrics, runners: Mapping[ModelRole, ModelRunner]
+        self, limits: Limits, overload: OverloadConfig, metrics: Metrics, backends: Mapping[ModelRole, ModelBackend]
     ) -> None:
-        """``runners`` are those of all models."""
+        """``backends`` are those of all models."""
         self.limits: Final = limits
         """Limits of one request."""
         self.overload: Final = overload
@@ -59,7 +59,7 @@ class AdmissionControl:
         self.weight_version = ""
         """Of the main model's weights."""
         self._metrics = metrics
-        self._runners = runners
+        self._backends = backends
         self._live: dict[RequestContext, RequestRecord | None] = {}
         """Requests for generation."""
         self._transfers: set[RequestContext] = set()
@@ -74,8 +74,8 @@ class AdmissionControl:
         """Raises Unavailable while the model of this kind starts, after any failed, and while the server drains."""
         self._check_open()
         self.check_alive()
-        runner = self._runners.get(kind)
-        if runner is not None and runner.ready is None:
+        backend = self._backends.get(kind)
+        if backend is not None and backend.ready is None:
             raise Unavailable("The model is still loading; try again shortly.", "starting")
 
     def _check_open(self) -> None:
@@ -84,25 +84,25 @@ class AdmissionControl:
 
     def engines_of(self, kind: ModelRole) -> int:
         """How many engines run the model that serves this kind; the main one where it has none of its own."""
-        runner = self._runners.get(kind, self._runners.get("chat"))
-        return runner.size if isinstance(runner, EngineReplicas) else 1
+        backend = self._backends.get(kind, self._backends.get("chat"))
+        return backend.size if isinstance(backend, EngineReplicas) else 1
 
     def stats_of(self, kind: ModelRole) -> Stats | None:
         """Of the engines of that model, as :meth:`engines_of`; None for what is no engine."""
-        stats = getattr(self._runners.get(kind, self._runners.get("chat")), "stats", None)
+        stats = getattr(self._backends.get(kind, self._backends.get("chat")), "stats", None)
         return stats if isinstance(stats, Stats) else None
 
     def check_ready(self) -> None:
         """Raises Unavailable unless every model is ready and no crashed process is being replaced. Meanwhile new
         requests are accepted and wait."""
-        for kind in self._runners:
+        for kind in self._backends:
             self.check_available(kind)
-        if any(runner.stalled is not None for runner in self._runners.values()):
+        if any(backend.stalled is not None for backend in self._backends.values()):
             raise Unavailable("The engine is recovering; new requests wait until it is back.", "recovering")
 
     def check_alive(self) -> None:
         """Raises Unavailable once an engine has been given up: the server is about to end."""
-        if any(runner.failure is not None for runner in self._runners.values()):
+        if any(backend.failure is not None for backend in self._backends.values()):
             raise engine_gone()
 
     @contextmanager

@@ -65,7 +65,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
 def server(made: tuple[Path, Any]) -> Iterator[ServerProcess]:
     arguments = [str(made[0]), *EXACT, "--served-model-name", NAME, "--kv-cache-memory", "64MiB"]
     with ServerProcess(arguments) as running:
-        assert "output: reasoning gpt_oss, tool calls gpt_oss" in running.output()
+        assert "parsers: reasoning gpt_oss, tool calls gpt_oss" in running.output()
         yield running
 
 

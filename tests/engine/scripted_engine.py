@@ -120,7 +120,7 @@ class ScriptedEngine:
             self._changed.set()
 
     def get_ready(self) -> None:
-        self.send_message(EngineReady(64, 16, 2048, [], []))
+        self.send_message(EngineReady(64, 16, 2048, [], [], max_num_seqs=8))
 
     def stall(self) -> None:
         self.send_message(Stalled("the worker process was lost: killed by SIGKILL"))

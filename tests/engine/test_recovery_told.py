@@ -3,15 +3,19 @@
 import logging
 import threading
 from types import SimpleNamespace
+from typing import Any
 
 import anyio
+import msgspec
 import pytest
+from msgspec.structs import fields
 
 from stentor.engine.client import outages, send_queue
-from stentor.engine.client.outages import LostProcess
+from stentor.engine.client.outages import LostProcess, add_counters
 from stentor.engine.client.replicas import EngineReplicas
 from stentor.engine.client.request import EngineRequest
-from stentor.protocols.ipc.actors import Finished, Stats, Thinking, Vocabulary
+from stentor.protocols.ipc.actors import GAUGES, NO_STATS, Finished, Resource, Stats, Thinking, Vocabulary
+from stentor.protocols.ipc.histograms import Histogram
 from stentor.tests.engine.recovery_world import LONG, PROMPT, die, running, settle
 
 pytestmark = pytest.mark.anyio
@@ -90,6 +94,33 @@ async def test_who_is_given_up_leaves_counters_and_runs_nothing() -> None:
         await settle()
         assert world.client.failure == "the engine failed: KeyError: 7"
         assert world.client.stats == Stats(0, 0, 0.0, 7, 100, 60, 40, 0, 1, 2, 3, 4)
+
+
+async def test_two_engines_tell_their_mean_usage_of_host_memory_and_the_sequences_of_both() -> None:
+    async with running() as (one, _), running() as (other, _):
+        both = EngineReplicas([one.client, other.client])
+        for world, usage in ((one, 0.25), (other, 0.75)):
+            world.engines.now.send_message(msgspec.structs.replace(NO_STATS, host_usage=usage))
+        await settle()
+        assert both.stats.host_usage == 0.5
+        assert both.ready is not None
+        assert one.client.ready is not None
+        assert both.ready.max_num_seqs == 2 * one.client.ready.max_num_seqs > 0
+
+
+def test_every_field_of_the_statistics_is_added_up_unless_it_is_a_gauge() -> None:
+    values: dict[Any, tuple[Any, Any]] = {
+        int: (2, 4),
+        float: (0.5, 1.0),
+        list[int]: ([1, 2], [2, 4]),
+        Histogram: (Histogram([1], 3), Histogram([2], 6)),
+        dict[Resource, int]: ({"blocks": 1}, {"blocks": 2}),
+    }
+    each = {field.name: values[field.type] for field in fields(Stats)}
+    assert each.keys() > GAUGES
+    one = Stats(**{name: value for name, (value, _) in each.items()})
+    expected = {name: value if name in GAUGES else doubled for name, (value, doubled) in each.items()}
+    assert add_counters(one, one) == Stats(**expected)
 
 
 async def test_of_two_engines_one_is_given_up_and_what_is_told_is_of_the_other() -> None:

@@ -18,7 +18,7 @@ from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import TokenLogprobs
 from stentor.protocols.openai.beams import Beams
 from stentor.server.text.output.beam_search import BeamSubmitter
-from stentor.server.text.output.generation import GenerationRequest, generate
+from stentor.server.text.output.generation import Generation, GenerationRequest
 from stentor.tests.fakes import EOS
 from stentor.tests.parity import tiny
 from stentor.tests.server.harness import CHAT, COMPLETIONS, HELLO, chunks_of, in_memory, until
@@ -193,7 +193,7 @@ async def test_a_search_is_aborted_when_its_client_leaves(served: Served) -> Non
 
     request = GenerationRequest(prompt=PROMPT, params=SamplingParams(max_tokens=100), seeds=[1, 2])
     client = BeamSubmitter(Watched(), Beams(2, 1.0))
-    async with aclosing(generate(client, served.state.chat.pool, request)) as batches:
+    async with aclosing(Generation(client, served.state.chat.pool, request)) as batches:
         await anext(batches)
     assert len(submitted) == 3, "the prompt, and a step of two beams"
     await until(lambda: not served.chat.engine.scheduler.has_work)
@@ -244,7 +244,7 @@ class Failing:
 async def test_the_end_of_a_beams_request_is_that_of_the_search(served: Served, end: Finished, good: int) -> None:
     client = Failing(end, good)
     request = GenerationRequest(prompt=PROMPT, params=SamplingParams(max_tokens=9), seeds=[1, 2])
-    async with aclosing(generate(BeamSubmitter(client, Beams(2, 1.0)), served.state.chat.pool, request)) as batches:
+    async with aclosing(Generation(BeamSubmitter(client, Beams(2, 1.0)), served.state.chat.pool, request)) as batches:
         deltas = [delta async for batch in batches for delta in batch]
     ends = [delta for delta in deltas if isinstance(delta, Finish)]
     assert [(each.index, each.reason, each.fault, each.field) for each in ends] == [
@@ -264,7 +264,7 @@ async def test_an_engine_that_is_given_up_between_two_steps_ends_the_search(serv
 
     client.submit = submit  # type: ignore[method-assign]
     request = GenerationRequest(prompt=PROMPT, params=SamplingParams(max_tokens=9), seeds=[1, 2])
-    async with aclosing(generate(BeamSubmitter(client, Beams(2, 1.0)), served.state.chat.pool, request)) as batches:
+    async with aclosing(Generation(BeamSubmitter(client, Beams(2, 1.0)), served.state.chat.pool, request)) as batches:
         ends = [delta async for batch in batches for delta in batch if isinstance(delta, Finish)]
     assert [(each.reason, each.fault) for each in ends] == [("error", "engine")] * 2
     assert client.streams[1].aborted

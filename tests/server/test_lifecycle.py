@@ -1,10 +1,12 @@
 """Binding, what the model's makers recommend, and an end that loses nothing that was written."""
 
+import asyncio
 import json
 import os
 import resource
 import signal
 import socket
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ import uvicorn
 
 from stentor.engine.loading.checkpoint import Checkpoint, open_checkpoint
 from stentor.engine.loading.errors import CheckpointError
+from stentor.server.app import lifecycle
 from stentor.server.app.draining import drain_on_signals
 from stentor.server.app.lifecycle import Listener
 from stentor.server.app.text_side import generation_defaults, with_turn_ends
@@ -33,6 +36,22 @@ BODY = 24 << 20
 @pytest.fixture
 def anyio_backend() -> tuple[str, dict[str, bool]]:
     return "asyncio", {"use_uvloop": True}
+
+
+# ---- a start that fails
+
+
+def test_a_signal_while_a_failed_start_closes_logs_no_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    async def close_and_fail() -> int:
+        asyncio.get_running_loop().call_soon(sys.exit, 0)
+        try:
+            await anyio.sleep_forever()
+        finally:
+            raise StartError("the store is damaged")
+
+    with pytest.raises(SystemExit):
+        anyio.run(lifecycle._ended, close_and_fail)
+    assert not caplog.records
 
 
 # ---- bind

@@ -1,6 +1,7 @@
 """The document of the API is well-formed, complete, and true."""
 
 import re
+import sys
 from functools import partial
 from typing import Any
 
@@ -11,39 +12,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from starlette.routing import Route, WebSocketRoute
 
-from stentor.protocols.anthropic import batches as message_batches
-from stentor.protocols.anthropic import request as messages
-from stentor.protocols.cohere import chat as cohere_chat
-from stentor.protocols.hugging_face import request as hugging_face
-from stentor.protocols.llama_cpp import request as llama_cpp
-from stentor.protocols.ollama import request as ollama
-from stentor.protocols.openai import (
-    batches,
-    chat,
-    chat_batch,
-    completions,
-    decisions,
-    label_scores,
-    speech,
-    stored_chats,
-    systemone,
-    tokens,
-    uploads,
-)
-from stentor.protocols.openai import generate as tokens_request
-from stentor.protocols.openai.realtime import live, secrets, translation
-from stentor.protocols.openai.responses import conversations
-from stentor.protocols.openai.responses import request as responses
-from stentor.protocols.pooling import cohere, embeddings, moderation, pooling, scoring
-from stentor.protocols.sglang import encode as sglang_encode
-from stentor.protocols.sglang import request as sglang_request
 from stentor.server.api.common.described import Operation
-from stentor.server.api.ops import adapters, control, sglang, weights
 from stentor.server.app import openapi
 from stentor.server.app.application import create_app
 from stentor.server.app.state import ServerState
 from stentor.server.common.keys import KeyDigest, Keyring
 from stentor.server.http.error_shapes import shape_of
+from stentor.server.main.request_fields import REQUESTS
 from stentor.server.middleware.access_control import AccessControl
 from stentor.server.middleware.auth import AdminRoute
 from stentor.tests.examples import examples
@@ -55,68 +30,15 @@ from stentor.tests.server.schemas import check_keywords, values, why_not
 pytestmark = pytest.mark.anyio
 
 METHODS = {"get", "put", "post", "delete", "options", "head", "patch", "trace"}
-DECODERS: dict[str, Any] = {
-    "ChatRequest": chat.decoder,
-    "ChatBatchRequest": chat_batch.decoder,
-    "ChatUpdate": stored_chats.update_decoder,
-    "CompletionRequest": completions.decoder,
-    "MessagesRequest": messages.messages_decoder,
-    "CountTokensRequest": messages.count_tokens_decoder,
-    "TokenizeRequest": tokens.tokenize_decoder,
-    "DetokenizeRequest": tokens.detokenize_decoder,
-    "ResponseRequest": responses.decoder,
-    "ContextFields": responses.context_decoder,
-    "CompactRequest": responses.compact_decoder,
-    "ConversationCreate": conversations.create_decoder,
-    "ConversationUpdate": conversations.update_decoder,
-    "ItemsCreate": conversations.items_decoder,
-    "BatchCreate": batches.create_decoder,
-    "UploadCreate": uploads.create_decoder,
-    "UploadComplete": uploads.complete_decoder,
-    "SpeechRequest": speech.decoder,
-    "AbortRequest": control.abort_decoder,
-    "UpdateWeightsRequest": weights.update_decoder,
-    "UpdateVersionRequest": weights.version_decoder,
-    "UpdateFromDiskRequest": sglang.update_decoder,
-    "PauseGenerationRequest": sglang.pause_decoder,
-    "AbortGenerationRequest": sglang.abort_decoder,
-    "MemoryRequest": sglang.memory_decoder,
-    "LoadAdapterRequest": adapters.load_decoder,
-    "UnloadAdapterRequest": adapters.unload_decoder,
-    "EmbeddingRequest": embeddings.decoder,
-    "EmbedRequest": cohere.decoder,
-    "CohereChatRequest": cohere_chat.decoder,
-    "PoolingRequest": pooling.pooling_decoder,
-    "ModerationRequest": moderation.decoder,
-    "MessageBatchCreate": message_batches.create_decoder,
-    "ClassifyRequest": pooling.classify_decoder,
-    "DecisionRequest": decisions.decoder,
-    "SystemOneRequest": systemone.decoder,
-    "GenerativeScoringRequest": label_scores.generative_scoring_decoder,
-    "ScoreRequest": scoring.score_decoder,
-    "RerankRequest": scoring.rerank_decoder,
-    "ClientSecretRequest": secrets.secret_decoder,
-    "TranslationSecretRequest": translation.secret_decoder,
-    "LiveCreateRequest": live.create_decoder,
-    "BetaSessionRequest": secrets.beta_decoder,
-    "GenerateRequest": hugging_face.generate_decoder,
-    "SglangRequest": sglang_request.decoder,
-    "SglangEncodeRequest": sglang_encode.encode_decoder,
-    "TokensRequest": tokens_request.decoder,
-    "EmbedInputsRequest": hugging_face.embed_decoder,
-    "TokenEmbedRequest": hugging_face.token_embed_decoder,
-    "PredictRequest": hugging_face.predict_decoder,
-    "SimilarityRequest": hugging_face.similarity_decoder,
-    "InvocationRequest": hugging_face.invocation_decoder,
-    "LlamaCompletionRequest": llama_cpp.completion_decoder,
-    "LlamaInfillRequest": llama_cpp.infill_decoder,
-    "LlamaEmbeddingRequest": llama_cpp.embedding_decoder,
-    "OllamaChatRequest": ollama.chat_decoder,
-    "OllamaGenerateRequest": ollama.generate_decoder,
-    "OllamaEmbedRequest": ollama.embed_decoder,
-    "OllamaEmbeddingsRequest": ollama.embeddings_decoder,
-    "OllamaModelRequest": ollama.named_decoder,
-}
+
+
+def _decoder_of(kind: type[msgspec.Struct]) -> Any:
+    """The decoder of a request, which stands beside its type."""
+    beside = vars(sys.modules[kind.__module__]).values()
+    return next(each for each in beside if isinstance(each, msgspec.json.Decoder) and each.type is kind)
+
+
+DECODERS: dict[str, Any] = {each.type.__name__: _decoder_of(each.type) for each in REQUESTS if not each.file_field}
 KEYED = AccessControl(keys=Keyring([KeyDigest(b"secret")]))
 
 

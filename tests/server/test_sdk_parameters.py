@@ -51,7 +51,7 @@ def test_each_parameter_of_the_sdks_has_a_row_in_the_page_of_fields(path: str) -
     (request,) = (each for each in REQUESTS if path in each.endpoints)
     described = msgspec.inspect.type_info(request.type)
     assert isinstance(described, msgspec.inspect.StructType)
-    rows = {each.encode_name for each in described.fields} | {*request.ignored}
+    rows = {each.encode_name for each in described.fields} | {*request.facts.ignored}
     for method in METHODS[path]:
         parameters = {*inspect.signature(method).parameters} - ELSEWHERE - NO_FIELDS.get(path, set())
         assert parameters <= rows, method

@@ -32,7 +32,7 @@ class KVCacheManager:
     plans in order, so the new owner writes later. The old owner's result cannot hash them, because its row generation
     has passed.
 
-    An example of what is free, promised, pinned, kept and revived is in ``docs/design/scheduler.md`` ("Blocks, step by
+    An example of what is free, promised, pinned, kept and revived is in ``docs/design/kv-cache.md`` ("Blocks, step by
     step").
     """
 

@@ -1,6 +1,6 @@
 """Plans rows that compute several positions at once: chunks of running prefills, and admissions.
 
-The section "Blocks, step by step" of ``docs/design/scheduler.md`` follows three requests through a small pool, with the
+The section "Blocks, step by step" of ``docs/design/kv-cache.md`` follows three requests through a small pool, with the
 numbers that :func:`_find_room` adds up.
 """
 

@@ -15,7 +15,7 @@ from .step import InFlightStep
 _POISON: Final = "the request ended the worker process each time that it ran, also alone; it is not tried again"
 
 
-class Recovery(NamedTuple):
+class RecoveryOutcome(NamedTuple):
     """The outcome of a worker's death."""
 
     ended: TokensBatch
@@ -51,7 +51,7 @@ class WorkerRecovery:
         self.poisoned = 0
         """Requests found to be culprits."""
 
-    def recover(self, flights: Collection[InFlightStep], *, blameless: bool = False) -> Recovery:
+    def recover(self, flights: Collection[InFlightStep], *, blameless: bool = False) -> RecoveryOutcome:
         """Requeue everything that ran, with its delivered tokens.
 
         ``flights``: the steps in flight, of which the worker may have died unless it is ``blameless``.
@@ -61,32 +61,40 @@ class WorkerRecovery:
         in_search = self._bisector.searching and bool(flights)
         culprit = self._bisector.died(in_flight)
         running = self._rows.running
-        self._rows.reset()
-        self._kv_cache.reset()
+        self._forget_worker()
         for sequence in running:
             sequence.drop_row()
-        for rid in self._kv_cache.adapters.reset():
-            if rid >= 0:
-                self._kv_cache.queue.stand_aside(self._output.requests[rid], "adapter")
-        for request in self._output.requests.values():
-            if "transfer" in request.awaits:
-                self._kv_cache.queue.has_come(request, "transfer")
-        moved = [*running, *self._preempted()]
-        for sequence in moved:
-            sequence.num_in_flight = sequence.num_drafts_in_flight = 0
-            sequence.length = sequence.request.prompt_len + len(sequence.outputs)
-            if not sequence.request.prompt_done:
-                sequence.request.forget_prompt()
-            self._kv_cache.queue.push(sequence)
-        ended = TokensBatch([], [], [])
-        name = ""
+        requeued = [*running, *self._preempted()]
+        for sequence in requeued:
+            self._requeue(sequence)
+        ended, name = TokensBatch([], [], []), ""
         if culprit is not None:
             self.poisoned += 1
-            name = self._output.requests[culprit].name
-            ended.finished.extend(self._output.finish_all(self._output.requests[culprit], "error", _POISON))
-        requests = len({sequence.request.rid for sequence in moved} - {culprit})
+            request = self._output.requests[culprit]
+            name = request.name
+            ended.finished.extend(self._output.finish_all(request, "error", _POISON))
+        requests = len({sequence.request.rid for sequence in requeued} - {culprit})
         self.recovered += requests
-        return Recovery(ended, culprit is not None, in_search, requests, name)
+        return RecoveryOutcome(ended, culprit is not None, in_search, requests, name)
+
+    def _forget_worker(self) -> None:
+        """Forget rows, blocks, prefixes, adapters and transfers, which were lost with the worker."""
+        self._rows.reset()
+        self._kv_cache.reset()
+        for rid in self._kv_cache.adapters.reset():
+            if rid >= 0:  # a number below 0 is an order to load one ahead (Prerequisites.warm)
+                self._kv_cache.queue.stand_aside(self._output.requests[rid], "adapter")
+        for request in self._output.requests.values():
+            if "transfer" in request.awaits:  # its owner may begin another
+                self._kv_cache.queue.has_come(request, "transfer")
+
+    def _requeue(self, sequence: Sequence) -> None:
+        """Let a sequence wait with its delivered tokens; those in flight are lost."""
+        sequence.num_in_flight = sequence.num_drafts_in_flight = 0
+        sequence.length = sequence.request.prompt_len + len(sequence.outputs)
+        if not sequence.request.prompt_done:
+            sequence.request.forget_prompt()
+        self._kv_cache.queue.push(sequence)
 
     def group_runs(self, *, in_flight: bool) -> bool:
         """Apply the search's present group to rows and queue; False while steps of the last group are in flight."""

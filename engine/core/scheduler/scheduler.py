@@ -33,7 +33,7 @@ from .output import Output, write_masks
 from .prefill import find_prefix, plan_prompts
 from .prerequisites import Prerequisites
 from .prompt_budget import PromptBudget
-from .recovery import Recovery, WorkerRecovery
+from .recovery import RecoveryOutcome, WorkerRecovery
 from .refusals import append_refusal_of, oversized
 from .rows import RowTable
 from .step import MAX_PLAN_BYTES, InFlightStep, StepBuilder
@@ -317,7 +317,7 @@ class Scheduler:
         self._output.unreleased -= free
         return sorted(free)
 
-    def recover(self, *, blameless: bool = False) -> Recovery:
+    def recover(self, *, blameless: bool = False) -> RecoveryOutcome:
         """Requeue everything after the worker's death; its rows, blocks, cached prefixes and results in flight are
         lost.
 

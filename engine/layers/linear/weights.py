@@ -235,7 +235,8 @@ class WeightMap:
             missing.discard(name)
         if missing:
             names = sorted(missing)
-            raise WeightError(f"the checkpoint lacks {names[0]}" + (f" and {len(names) - 1} more" if names[1:] else ""))
+            lacking = names[0] + (f" and {len(names) - 1} more" if names[1:] else "")
+            raise WeightError(f"the checkpoint lacks {lacking}; fetch it again, or check its configuration")
         for derived, make in self._derived:
             derived.copy_(make())
 
@@ -254,7 +255,8 @@ class WeightMap:
 def check_shape(name: str, tensor: torch.Tensor, expected: tuple[int, ...]) -> None:
     """Raise :class:`WeightError` unless the stored tensor has the expected shape."""
     if tuple(tensor.shape) != expected:
-        raise WeightError(f"{name} has shape {tuple(tensor.shape)} in the checkpoint, expected {expected}")
+        shape = tuple(tensor.shape)
+        raise WeightError(f"{name} has shape {shape} in the checkpoint, expected {expected} by its configuration")
 
 
 def _without_zeros(name: str, row: torch.Tensor, size: int) -> torch.Tensor:

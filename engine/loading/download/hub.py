@@ -144,6 +144,11 @@ def _find_inside(folder: Path, model: str) -> Path:
 
 
 def _no_model(folder: Path, model: str) -> Path:
+    if (folder / "adapter_config.json").is_file():
+        raise FetchError(
+            f"no model in {model}: it is an adapter; name its base model, and the adapter with "
+            f"--enable-lora --lora-modules NAME={folder}"
+        )
     raise FetchError(f"no model in {model}: {folder} holds neither config.json nor a .gguf file")
 
 

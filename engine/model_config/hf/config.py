@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from typing import Final, NamedTuple
 
-from ..config_fields import Fields, UnknownArchitectureError
+from ..config_fields import ConfigError, Fields, UnknownArchitectureError
 from ..spec.model import ModelSpec, checked
 from . import classic as hf_classic
 from . import deepseek4 as hf_deepseek4
@@ -59,7 +59,9 @@ def named_architecture(config: Mapping[str, object], known: Mapping[str, str]) -
     if named is None:
         kind = fields.text("model_type", "")
         if (found := next((name for name, each in known.items() if each == kind), None)) is None:
-            what = f"names no architecture and its model type {kind!r}" if kind else "names no architecture, which"
+            if not kind:
+                raise ConfigError("its config.json has neither architectures nor model_type, so it is of no model")
+            what = f"names no architecture and its model type {kind!r}"
             raise UnknownArchitectureError(f"it {what} is not native here{_nearest(kind, known.values())}")
         return found
     meant = [sees if (sees := hf_text_part.seeing(name, config)) in known else name for name in named]

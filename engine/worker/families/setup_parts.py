@@ -114,7 +114,7 @@ def longest_of(config: WorkerConfig, model: _Positions, default: int | None = No
     if config.max_model_len is not None and config.max_model_len > model.max_position:
         raise SetupError(
             f"{length_option(config)} {config.max_model_len}: {model.architecture} was made for at most "
-            f"{model.max_position}"
+            f"{model.max_position}; lower it"
         )
     if config.block_size % _BLOCK_MULTIPLE:
         raise SetupError(f"--block-size {config.block_size}: expected a multiple of {_BLOCK_MULTIPLE}")

@@ -15,7 +15,7 @@ from stentor.protocols.anthropic.objects import IterationUsage
 from stentor.protocols.anthropic.request import MessagesRequest, NoChoice, ThinkingDisabled
 
 from ...common.keys import Caller
-from ...generation.admission import context_length
+from ...generation.admission import GenerationOptions, context_length
 from ...generation.chat_model import ChatModel
 from ...generation.prepare import prepare_generation
 from ...overload.request_context import RequestContext
@@ -68,7 +68,7 @@ async def summarize(
     )
     # a model that thinks nevertheless leaves half of the tokens for the summary
     request = msgspec.structs.replace(chat_request(wanted), thinking_token_budget=room // 2)
-    prepared = await prepare_generation(chat, request, caller, context, fill_context=True)
+    prepared = await prepare_generation(chat, request, caller, context, GenerationOptions(fill_context=True))
     async with aclosing(prepared.batches):
         generation = await collect(prepared.batches, 1)
     usage = IterationUsage.of(

@@ -31,7 +31,7 @@ from stentor.protocols.anthropic.request import (
 from stentor.protocols.common.decoding import decode
 
 from ...common.keys import Caller
-from ...generation.admission import context_length
+from ...generation.admission import GenerationOptions, context_length
 from ...generation.chat_model import ChatModel
 from ...generation.prepare import PreparedGeneration, prepare_generation, prompt_of
 from ...http.error_responses import error_frame
@@ -64,6 +64,7 @@ OPERATIONS: Final[Operations] = {
 }
 T = TypeVar("T")
 Fields = TypeVar("Fields", bound=ConversationFields)
+_FILLING: Final = GenerationOptions(fill_context=True)
 _BETWEEN_CALLS: Final = "interleaved-thinking"
 """The beginning of a beta's name."""
 
@@ -90,7 +91,7 @@ async def messages(chat: ChatModel, request: Request, content: bytes, context: R
             if compaction.pauses:
                 return json_response(paused_message(_paused(body, edits, compaction), compaction))
             body = msgspec.structs.replace(body, messages=compaction.shorten(body.messages))
-        prepared = await prepare_generation(chat, chat_request(body), caller, context, fill_context=True)
+        prepared = await prepare_generation(chat, chat_request(body), caller, context, _FILLING)
     shape = _shape(body, prepared, edits, compaction)
     if body.stream:
         return _event_stream(context, prepared.batches, MessageStream(shape))
@@ -131,7 +132,7 @@ async def _after_compaction(
             yield paused_stream(_paused(body, edits, compaction), compaction)
             return
         shortened = msgspec.structs.replace(body, messages=compaction.shorten(body.messages))
-        prepared = await prepare_generation(chat, chat_request(shortened), caller, context, fill_context=True)
+        prepared = await prepare_generation(chat, chat_request(shortened), caller, context, _FILLING)
     stream = MessageStream(_shape(body, prepared, edits, compaction))
     async with aclosing(prepared.batches):
         async for batch in prepared.batches:

@@ -12,6 +12,7 @@ from starlette.types import ASGIApp
 from stentor.protocols.common.decoding import decode
 from stentor.protocols.openai.chat import ChatRequest, ChatResponse, decoder
 
+from ...generation.admission import GenerationOptions
 from ...generation.chat_model import ChatModel
 from ...generation.prepare import prepare_generation
 from ...http.sse import EventStream
@@ -55,7 +56,8 @@ async def chat_completions(
     chat, caller, memory = services.chat, caller_of(request.scope), context.queue_slot.memory
     body = decode(decoder, content, chat.limits)
     keeping = Keeping.of(services.store, caller.owner, body, memory) if body.store else None
-    prepared = await prepare_generation(chat, body, caller, context, whole=not body.stream, tells_experts=True)
+    options = GenerationOptions(whole=not body.stream, tells_experts=True)
+    prepared = await prepare_generation(chat, body, caller, context, options)
     text = None
     if body.return_prompt_text:
         text = await chat.pool.decode(prepared.prompt, skip_special_tokens=False)

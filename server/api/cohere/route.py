@@ -11,6 +11,7 @@ from starlette.types import ASGIApp
 from stentor.protocols.cohere.chat import CohereChatRequest, CohereChatResponse, decoder
 from stentor.protocols.common.decoding import decode
 
+from ...generation.admission import GenerationOptions
 from ...generation.chat_model import ChatModel
 from ...generation.logprobs import TokenNames
 from ...generation.prepare import prepare_generation
@@ -40,9 +41,8 @@ async def answer(chat: ChatModel, request: Request, content: bytes, context: Req
     body.check()
     with in_their_names():
         made = chat_request(body)
-        prepared = await prepare_generation(
-            chat, made, caller_of(request.scope), context, fill_context=body.max_tokens is None, whole=not body.stream
-        )
+        options = GenerationOptions(fill_context=body.max_tokens is None, whole=not body.stream)
+        prepared = await prepare_generation(chat, made, caller_of(request.scope), context, options)
     shape = ChatShape(
         request_id(request),
         len(prepared.prompt),

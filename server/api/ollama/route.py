@@ -20,6 +20,7 @@ from stentor.protocols.ollama.request import (
     generate_decoder,
 )
 
+from ...generation.admission import GenerationOptions
 from ...generation.chat_model import ChatModel
 from ...generation.completion import prepare_completion
 from ...generation.logprobs import TokenNames
@@ -62,9 +63,8 @@ async def answer_chat(chat: ChatModel, request: Request, content: bytes, context
     _check_thinking(chat, body)
     with in_their_names():
         made = chat_request(body, model)
-        prepared = await prepare_generation(
-            chat, made, caller_of(request.scope), context, fill_context=True, whole=not body.stream
-        )
+        options = GenerationOptions(fill_context=True, whole=not body.stream)
+        prepared = await prepare_generation(chat, made, caller_of(request.scope), context, options)
     shape = _shape(chat, "chat", body, context, len(prepared.prompt))
     return await _answer(chat, shape, prepared.batches, context, stream=body.stream)
 
@@ -85,14 +85,8 @@ async def answer_prompt(chat: ChatModel, request: Request, content: bytes, conte
             (job,) = (await prepare_completion(chat, wanted, caller, context, fill_context=True)).jobs
             prompt, batches = job.prompt.tokens, job.batches
         else:
-            prepared = await prepare_generation(
-                chat,
-                prompt_request(body, model),
-                caller,
-                context,
-                fill_context=True,
-                whole=not body.stream,
-            )
+            options = GenerationOptions(fill_context=True, whole=not body.stream)
+            prepared = await prepare_generation(chat, prompt_request(body, model), caller, context, options)
             prompt, batches = prepared.prompt, prepared.batches
     shape = _shape(chat, "generate", body, context, len(prompt))
     return await _answer(chat, shape, batches, context, stream=body.stream)

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, ExitStack
 import anyio
 import msgspec
 
+from ...generation.admission import GenerationOptions
 from ...generation.prepare import PreparedGeneration, prepare_generation
 from ...overload.request_context import RequestContext
 from ...state.event_log import EventLog
@@ -41,9 +42,8 @@ async def turns_of(
     if prepared.servers or (prepared.compacts is not None and prepared.answers):
         return ToolLoop(services, prepared, context, replay)
     client = replay.submitter(0, services.chat.client)
-    return await prepare_generation(
-        services.chat, prepared.chat, prepared.caller, context, copies=COPIES, client=client
-    )
+    options = GenerationOptions(copies=COPIES, client=client)
+    return await prepare_generation(services.chat, prepared.chat, prepared.caller, context, options)
 
 
 async def run_in_background(services: ResponseServices, prepared: Prepared) -> ResponseTask:

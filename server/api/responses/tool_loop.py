@@ -18,7 +18,7 @@ from stentor.protocols.openai.responses.items import Item
 from stentor.protocols.openai.responses.objects import McpCallItem
 
 from ...common.task_scope import TaskScope
-from ...generation.admission import context_length
+from ...generation.admission import GenerationOptions, context_length
 from ...generation.prepare import PreparedGeneration, prepare_generation
 from ...overload.request_context import RequestContext
 from ...tools.errors import INVALID_PARAMS, NOT_MADE, ToolCallFailed, ToolServerFailed, protocol_fault
@@ -133,9 +133,8 @@ class ToolLoop:
         prepared, services = self._prepared, self._services
         client = self._replay.submitter(0, services.chat.client)
         with map_response_fields():
-            return await prepare_generation(
-                services.chat, prepared.chat, prepared.caller, self._context, copies=COPIES, client=client
-            )
+            options = GenerationOptions(copies=COPIES, client=client)
+            return await prepare_generation(services.chat, prepared.chat, prepared.caller, self._context, options)
 
     async def _turn(self, encoder: ResponseEncoder, number: int, *, offering: bool) -> PreparedGeneration | None:
         """None if there are no tokens left to generate."""
@@ -157,9 +156,8 @@ class ToolLoop:
             conversation = prepared.conversation
             items = in_force(conversation.items + said, prepared.seal.open)
             chat = await fitting(services.chat, request, items, prepared.seal, conversation.fields)
-            return await prepare_generation(
-                services.chat, chat, prepared.caller, self._context, copies=COPIES, client=client, arrival=arrival
-            )
+            options = GenerationOptions(copies=COPIES, client=client, arrival=arrival)
+            return await prepare_generation(services.chat, chat, prepared.caller, self._context, options)
 
     # ---- calls
 

@@ -110,9 +110,15 @@ class Generation:
         client: Submitter,
         pool: TokenizerPool,
         request: GenerationRequest,
-        observe: DeltaObserver | None,
-        loop_turns: LoopTurns,
+        observe: DeltaObserver | None = None,
+        loop_turns: LoopTurns | None = None,
     ) -> None:
+        """Submits the request. ``observe`` sees each batch before it is read. Long work runs in slices, at
+        ``loop_turns``.
+
+        Raises :class:`stentor.engine.client.errors.EngineUnavailable` if the engine takes no requests, and
+        ``ValueError`` for an empty stop string.
+        """
         params = request.params
         stops = compiled_stops(request.stop) if request.stop else None
         patterns = compiled_patterns(request.stop_patterns) if request.stop_patterns else None
@@ -156,7 +162,7 @@ class Generation:
                 repetition.RepetitionDetector(request.repetition, params.min_tokens) for _ in self._choices
             ]
         self._observe = observe
-        self._loop_turns = loop_turns
+        self._loop_turns = loop_turns or LoopTurns()
         self._scored = params.logprobs is not None or params.prompt_logprobs is not None
         self._experts = params.routed_experts is not None
         self._slices: deque[list[EngineEvent]] = deque()
@@ -267,20 +273,3 @@ class Generation:
                 why = "The engine ended the request without a result; try again."
                 self._finish(choice, Finished(-1, choice.index, "error", None, why), deltas)
         return deltas
-
-
-def generate(
-    client: Submitter,
-    pool: TokenizerPool,
-    request: GenerationRequest,
-    observe: DeltaObserver | None = None,
-    loop_turns: LoopTurns | None = None,
-) -> Generation:
-    """Submits a request and returns its deltas, one batch per engine batch; ``observe`` sees each before it is read.
-
-    Long work runs in slices, at ``loop_turns``.
-
-    Raises :class:`stentor.engine.client.errors.EngineUnavailable` at once if the engine accepts no requests, and
-    ``ValueError`` for an empty stop string. Close the result.
-    """
-    return Generation(client, pool, request, observe, loop_turns or LoopTurns())

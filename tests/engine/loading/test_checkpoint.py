@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import struct
 import subprocess
 import sys
@@ -13,6 +14,8 @@ from msgspec.structs import replace
 from safetensors.torch import save_file
 
 from stentor.engine.loading.checkpoint import open_checkpoint
+from stentor.engine.loading.download.hub import resolve_model
+from stentor.engine.loading.download.wheel import FetchError
 from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.loading.generation_config import GenerationConfig
 from stentor.engine.model_config.spec.model import dense_mlp
@@ -65,6 +68,18 @@ def refusal(path: Path, load_format: LoadFormat = "auto") -> str:
     assert "\n" not in message
     assert str(path) in message
     return message
+
+
+def test_a_pointer_of_git_lfs_is_told_from_a_broken_file(saved: Path, tmp_path: Path) -> None:
+    shutil.copy(saved / "config.json", tmp_path)
+    (tmp_path / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n")
+    assert "it is a pointer of Git LFS in place of the file; run git lfs pull" in refusal(tmp_path)
+
+
+def test_an_adapter_in_place_of_a_model_is_told(tmp_path: Path) -> None:
+    (tmp_path / "adapter_config.json").write_text("{}")
+    with pytest.raises(FetchError, match=r"it is an adapter; name its base model, .* --lora-modules NAME="):
+        resolve_model(str(tmp_path))
 
 
 def test_a_sharded_folder_is_opened(saved: Path) -> None:

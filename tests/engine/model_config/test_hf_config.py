@@ -440,7 +440,8 @@ def test_a_config_without_architectures_is_known_by_its_model_type() -> None:
     ("change", "message"),
     [
         ({"architectures": ["CodeLlamaForCausalLM"]}, "'CodeLlamaForCausalLM' is not native here (nearest: "),
-        ({"architectures": None}, "names no architecture"),
+        ({"architectures": None}, "has neither architectures nor model_type"),
+        ({"architectures": None, "model_type": "foo"}, "names no architecture and its model type 'foo' is not native"),
         ({"architectures": 3}, "architectures is '3', expected a list of texts"),
         ({"hidden_size": None}, "hidden_size is missing, expected a whole number"),
         ({"hidden_size": "big"}, "hidden_size is 'big'"),

@@ -1,4 +1,4 @@
-"""The tables of "Blocks, step by step" in docs/design/scheduler.md are what the scheduler does."""
+"""The tables of "Blocks, step by step" in docs/design/kv-cache.md are what the scheduler does."""
 
 from pathlib import Path
 
@@ -8,14 +8,14 @@ from stentor.engine.core.scheduler.prefill import find_prefix
 from stentor.engine.core.sequence import Sequence
 from stentor.tests.engine.fake_engine import Engine
 
-_PAGE = Path(stentor.__file__).parent / "docs/design/scheduler.md"
-_SECTION = "### Blocks, step by step"
+_PAGE = Path(stentor.__file__).parent / "docs/design/kv-cache.md"
+_SECTION = "## Blocks, step by step"
 Cells = list[str]
 
 
 def _tables() -> list[list[Cells]]:
     """The rows of the section's tables, without heads."""
-    section = _PAGE.read_text().partition(f"{_SECTION}\n")[2].partition("\n### ")[0]
+    section = _PAGE.read_text().partition(f"{_SECTION}\n")[2].partition("\n## ")[0]
     found = []
     for block in section.split("\n\n"):
         lines = [line.strip("| ").split("|") for line in block.splitlines() if line.startswith("|")]

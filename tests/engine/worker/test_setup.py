@@ -1,6 +1,7 @@
 """What a worker makes of its configuration, and how it says that it cannot."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ import msgspec
 import pytest
 import torch
 from msgspec.structs import replace
+from safetensors.torch import load_file, save_file
 
 from stentor.engine.layers.linear.layer_context import LayerContext
 from stentor.engine.loading.checkpoint import open_checkpoint
@@ -383,6 +385,16 @@ def test_what_an_operator_can_put_right_is_one_line_and_no_traceback(
     assert why in failed.message
     assert "\n" not in failed.message
     assert "Traceback" not in capfd.readouterr().err
+
+
+def test_a_missing_tensor_is_told_with_its_folder_and_what_to_do(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    tensors = load_file(tmp_path / "model.safetensors")
+    del tensors["model.norm.weight"]
+    save_file(tensors, tmp_path / "model.safetensors")
+    _, (failed,) = _conversation(StartWorker(model_config(tmp_path)))
+    lacking = "the checkpoint lacks model.norm.weight; fetch it again, or check its configuration"
+    assert failed == Failed(f"Cannot load {tmp_path}: {lacking}")
 
 
 def test_a_step_that_fails_ends_the_worker_with_one_line(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -86,6 +86,9 @@ def test_help_names_every_option_and_its_default() -> None:
     assert done.returncode == 0
     for text in ("MODEL", "--port N", "(default: 8000)", "--no-prefix-cache", "auto|float32|bfloat16|float16"):
         assert text in done.stdout
+    usage, _, groups = done.stdout.partition("\nmodel:\n")
+    assert usage.count("\n") < 10, "no list of all options"
+    assert groups.startswith("  MODEL "), "what is served comes first"
 
 
 def test_several_values_behind_one_flag_are_those_of_as_many_flags() -> None:
@@ -105,13 +108,17 @@ def test_several_values_behind_one_flag_are_those_of_as_many_flags() -> None:
         (["srve"], ["invalid choice: 'srve'"]),
         (["serve", "--prot", "1"], ["unknown option --prot; did you mean --port?"]),
         (["serve", "--max-model=5"], ["unknown option --max-model; did you mean --max-model-len?"]),
-        (["serve", "a", "b"], ["unknown argument b"]),
+        (["serve", "--nonsense"], ["unknown option --nonsense (see stentor serve --help)"]),
+        (["serve", "a", "b"], ["unknown argument b beside the model a"]),
+        (["serve", "--max-model-len", "x"], ["--max-model-len: expected an integer of at least 1, got 'x'"]),
+        (["serve", "--quantization", "awq"], ["(a quantised checkpoint needs no option), got 'awq'"]),
         (["serve", "--port"], ["argument --port: expected one argument"]),
         (["serve", "--port", "99999"], ["--port: expected an integer from 1 to 65535, got '99999'"]),
         (["serve", "--dtype", "fp8"], ["--dtype: expected auto, float32, bfloat16 or float16, got 'fp8'"]),
         (["serve", "--trust-remote-code"], ["no code from a model's repository is run yet"]),
         (["serve", "--config", "/no/such.toml"], ["--config: expected a file that exists"]),
         (["pull", "--port", "1"], ["unknown option --port"]),
+        (["run-batch", "-i", "/no/such.jsonl", "-o", "x"], ["--input-file: expected a file that exists"]),
     ],
 )
 def test_wrong_use_is_one_line_and_exit_code_2(run: Run, arguments: list[str], parts: list[str]) -> None:

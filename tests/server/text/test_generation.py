@@ -14,7 +14,7 @@ from stentor.protocols.ipc.actors import EngineEvent, Finished, PromptDone, Sequ
 from stentor.protocols.ipc.deltas import Delta, Finish, PromptProcessed, Text
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.protocols.ipc.steps import TokenLogprobs
-from stentor.server.text.output.generation import GenerationRequest, generate
+from stentor.server.text.output.generation import Generation, GenerationRequest
 from stentor.server.text.pool import TokenizerPool
 from stentor.tests.examples import examples
 from stentor.tests.fakes import EOS, byte_tokenizer
@@ -73,7 +73,7 @@ def request(
 def run(script: Script, wanted: GenerationRequest) -> list[list[Delta]]:
     async def main() -> list[list[Delta]]:
         pool = TokenizerPool(POOL_TOKENIZER)
-        async with aclosing(generate(script, pool, wanted)) as batches:
+        async with aclosing(Generation(script, pool, wanted)) as batches:
             return [batch async for batch in batches]
 
     return asyncio.run(asyncio.wait_for(main(), 60))
@@ -201,7 +201,7 @@ def test_a_stream_that_ends_early_still_ends_every_choice_once() -> None:
 def test_closing_early_aborts_the_whole_request_once() -> None:
     async def main() -> None:
         script = Script([[says("a")]])
-        generation = generate(script, TokenizerPool(POOL_TOKENIZER), request())
+        generation = Generation(script, TokenizerPool(POOL_TOKENIZER), request())
         await generation.__anext__()
         await generation.aclose()
         await generation.aclose()
@@ -215,7 +215,7 @@ def test_closing_early_aborts_the_whole_request_once() -> None:
 def test_closing_before_the_first_delta_aborts_too() -> None:
     async def main() -> None:
         script = Script([])
-        await generate(script, TokenizerPool(POOL_TOKENIZER), request()).aclose()
+        await Generation(script, TokenizerPool(POOL_TOKENIZER), request()).aclose()
         assert script.aborted == [-1]
 
     asyncio.run(main())
@@ -224,7 +224,7 @@ def test_closing_before_the_first_delta_aborts_too() -> None:
 def test_cancelling_an_iteration_aborts_the_request() -> None:
     async def main() -> None:
         script = Script([])
-        generation = generate(script, TokenizerPool(POOL_TOKENIZER), request())
+        generation = Generation(script, TokenizerPool(POOL_TOKENIZER), request())
         task = asyncio.ensure_future(generation.__anext__())
         await asyncio.sleep(0)
         task.cancel()
@@ -242,7 +242,7 @@ def test_an_engine_that_takes_no_requests_says_so_at_once() -> None:
 
     async def main() -> None:
         with pytest.raises(EngineUnavailable):
-            generate(Unavailable([]), TokenizerPool(POOL_TOKENIZER), request())
+            Generation(Unavailable([]), TokenizerPool(POOL_TOKENIZER), request())
 
     asyncio.run(main())
 

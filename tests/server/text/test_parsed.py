@@ -19,7 +19,7 @@ from stentor.server.parsing.harmony import HarmonyParser
 from stentor.server.parsing.interface import Tool
 from stentor.server.parsing.output import TOOL_FORMATS, OutputFormat
 from stentor.server.parsing.reasoning.formats import REASONING_FORMATS
-from stentor.server.text.output.generation import GenerationRequest, generate
+from stentor.server.text.output.generation import Generation, GenerationRequest
 from stentor.server.text.pool import TokenizerPool
 from stentor.server.text.tokenizers.detokenizer import Detokenizers
 from stentor.server.text.tokenizers.tokenizer import Tokenizer
@@ -67,7 +67,7 @@ def request(*, n: int = 1, min_tokens: int = 0, **fields: Any) -> GenerationRequ
 
 def run(batches: list[list[EngineEvent]], wanted: GenerationRequest) -> list[Delta]:
     async def main() -> list[Delta]:
-        async with aclosing(generate(Script(batches), POOL, wanted)) as deltas:
+        async with aclosing(Generation(Script(batches), POOL, wanted)) as deltas:
             return [delta async for batch in deltas for delta in batch]
 
     return asyncio.run(asyncio.wait_for(main(), 60))

@@ -13,7 +13,7 @@ from stentor.protocols.openai.realtime.session import RealtimeSession, Retention
 from stentor.protocols.openai.responses.tools import chat_choice, chat_tools
 
 from ....common.keys import Caller
-from ....generation.admission import context_length, most_prompt_tokens
+from ....generation.admission import GenerationOptions, context_length, most_prompt_tokens
 from ....generation.chat_model import ChatModel
 from ....generation.prepare import PreparedGeneration, prepare_generation, prompt_of
 from ....overload.request_context import RequestContext
@@ -137,7 +137,7 @@ class AnswerGenerator:
 
     async def _begin(self, entries: Sequence[Entry], context: RequestContext) -> PreparedGeneration:
         chat = chat_request(self._session, entries)
-        return await prepare_generation(self._model, chat, self._caller, context, fill_context=True)
+        return await prepare_generation(self._model, chat, self._caller, context, GenerationOptions(fill_context=True))
 
     @property
     def _room(self) -> int:
