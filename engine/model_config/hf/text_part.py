@@ -41,9 +41,11 @@ NEMOTRON_COLEMBED: Final = "qwen3_vl_nemotron_embed"
 """That of NVIDIA's retrievers, likewise."""
 COLQWEN3_5: Final = "colqwen3_5"
 """That of ColQwen3.5, whose files may also name its Qwen3.5's."""
+JINA_V4: Final = "JinaEmbeddingsV4Model"
+"""The architecture of jina-embeddings-v4, whose files describe its Qwen2.5-VL."""
 NEMOTRON_EMBED: Final = ("llama_nemotron_vl", "llama_nemotron_vl_rerank")
 """Model types of NVIDIA's embedders and rerankers of pictures."""
-_COLQWEN3_TOKENS: Final = {
+_QWEN_VL_TOKENS: Final = {
     "image_token_id": 151_655,
     "video_token_id": 151_656,
     "vision_start_token_id": 151_652,
@@ -480,8 +482,10 @@ def described_part(config: Mapping[str, object]) -> Mapping[str, object]:
         return {**described, "model_type": "qwen3_5"}
     if described.get("model_type") in (*COLQWEN3, NEMOTRON_COLEMBED):
         shared = {name: value for name, value in described.items() if name != "architectures"}
-        return {**_COLQWEN3_TOKENS, **shared, "model_type": "qwen3_vl"}
+        return {**_QWEN_VL_TOKENS, **shared, "model_type": "qwen3_vl"}
     named = described.get("architectures")
     named = [seeing(each, described) for each in named] if isinstance(named, list | tuple) else []
+    if JINA_V4 in named:
+        return {**_QWEN_VL_TOKENS, **described, "model_type": "qwen2_5_vl"}
     own = next((each for each in _TYPED_HERE if each in named), None)
     return described if own is None else {**described, "model_type": MEDIA_FAMILIES[own].model_type}

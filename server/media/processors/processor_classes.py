@@ -203,10 +203,13 @@ _UNNAMED: Final[Mapping[str, str]] = {
     "unlimited-ocr": "UnlimitedOcrProcessor",
 }
 """Processors by model type, if transformers has none and published files name none, or one of their own code."""
-ALIKE: Final[Mapping[str, str]] = dict.fromkeys(
-    ("ColQwen3Processor", "ColQwen3_5Processor", "OpsColQwen3Processor", "Qwen3VLNemotronEmbedProcessor"),
-    "Qwen3VLProcessor",
-)
+ALIKE: Final[Mapping[str, str]] = {
+    **dict.fromkeys(
+        ("ColQwen3Processor", "ColQwen3_5Processor", "OpsColQwen3Processor", "Qwen3VLNemotronEmbedProcessor"),
+        "Qwen3VLProcessor",
+    ),
+    "JinaEmbeddingsV4Processor": "Qwen2_5_VLProcessor",
+}
 """Processors whose code comes with files, by those that process pictures alike."""
 
 
