@@ -127,6 +127,39 @@ def qwen2_5_vl(model: VisionFields) -> VisionSpec:
     return replace(spec, window=window, whole_layers=whole)
 
 
+def openpangu_vl(model: VisionFields) -> VisionSpec:
+    """openPangu with pictures: a Qwen2.5-VL without gates. Outputs of several layers are normed alike and projected
+    each by itself, and their sum once more."""
+    vision, eps = model.vision, model.vision.positive("rms_norm_eps", 1e-6)
+    defaults = {"hidden_size": 1536, "depth": 26, "intermediate_size": 4608, "hidden_act": "gelu"}
+    defaults |= {"fullatt_block_indexes": (5, 12, 19, 25), "in_channels": vision.integer("in_chans", 3)}
+    spec = qwen2_5_vl(_with(model, **{field: vision.values.get(field, value) for field, value in defaults.items()}))
+    depth = len(spec.layers)
+    told = vision.get("mm_unit_vision_select_layer")
+    chosen = vision.numbers("mm_unit_vision_select_layer") if isinstance(told, list | tuple) else (-1, -3)
+    taken = sorted({depth + int(each) for each in chosen}, reverse=True)
+    if not taken or not 0 <= taken[-1] <= taken[0] < depth:
+        raise ConfigError(
+            f"mm_unit_vision_select_layer is {str(told)[:40]}, expected layers counted from the last, -1 to -{depth}"
+        )
+    mlp = dense_mlp(spec)
+    if mlp.activation != "silu":
+        mlp = replace(mlp, into=("mlp.up_proj",), gated=False)
+    assert spec.projector.norm is not None
+    projector = replace(spec.projector, norm=replace(spec.projector.norm, eps=eps))
+    return replace(
+        spec,
+        names="pangu",
+        layers=tuple(replace(layer, mlp=mlp) for layer in spec.layers[: taken[0] + 1]),
+        norm_eps=eps,
+        final_norm="final_layernorm",
+        projector=projector,
+        deepstack=tuple(taken[1:]),
+        deepstack_projector=projector if taken[1:] else None,
+        last=ProjectorSpec((ProjectorProduct("projector.fc1", model.hidden, True),), activation="silu"),
+    )
+
+
 def exaone4_5(model: VisionFields) -> VisionSpec:
     """EXAONE 4.5: a Qwen2.5-VL with fewer key-value heads."""
     spec, heads = qwen2_5_vl(model), model.vision.integer("num_key_value_heads", 8)

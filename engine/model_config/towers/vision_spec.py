@@ -127,6 +127,8 @@ class ProjectorSpec(msgspec.Struct, frozen=True):
     """Factor on joined patches."""
     standard: tuple[str, str] | None = None
     """Names of an offset that is subtracted, and of a factor on the difference."""
+    activation: ProductActivation | None = None
+    """Activation of what the first product takes."""
 
     def inputs(self, hidden: int, merge: int) -> tuple[int, ...]:
         """Inputs of each product."""
@@ -248,8 +250,11 @@ class VisionSpec(Backbone, frozen=True, kw_only=True):
     """Prefix of the probe's tensor names."""
     resampler: ResamplerSpec | None = None
     deepstack: tuple[int, ...] = ()
-    """Layers whose output is projected too, for the first decoder layers."""
+    """Layers whose output is projected too, for the first decoder layers, or with :attr:`last` for the embeddings."""
     deepstack_projector: ProjectorSpec | None = None
+    last: ProjectorSpec | None = None
+    """Projects the sum of the embeddings and of all that the layers of :attr:`deepstack` make, whose outputs the final
+    norm norms too (openPangu VL)."""
     padding: str = ""
     """Name of two embeddings, of which the first is added to patches of padding alone, and the second to those with
     some (Molmo)."""
@@ -294,7 +299,8 @@ class VisionSpec(Backbone, frozen=True, kw_only=True):
 
     @property
     def embedding_size(self) -> int:
-        return self.projector.products[-1].outputs if self.projector.products else self.hidden_size
+        products = (self.last or self.projector).products
+        return products[-1].outputs if products else self.hidden_size
 
     @property
     def joined_side(self) -> int:
@@ -349,6 +355,8 @@ class VisionSpec(Backbone, frozen=True, kw_only=True):
         for number in range(len(self.deepstack)):
             assert self.deepstack_projector is not None
             found.update(self.deepstack_projector.shapes(f"deepstack.{number}.", hidden, self.merge))
+        if self.last is not None:
+            found.update(self.last.shapes("", self.projector.products[-1].outputs, 1))
         return found
 
     def _head_shapes(self) -> Iterator[tuple[str, tuple[int, ...]]]:

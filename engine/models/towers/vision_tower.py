@@ -87,6 +87,9 @@ class VisionTower(Tower):
             for number, projector in enumerate([spec.deepstack_projector] * len(spec.deepstack))
             if projector is not None
         ]
+        self._last: Projector | None = None
+        if spec.last is not None:
+            self._last = Projector(weights, spec.last, spec.projector.products[-1].outputs, 1, context)
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -145,6 +148,7 @@ class VisionTower(Tower):
         back = None if order is None else torch.argsort(order).to(device)
         behind: dict[int, torch.Tensor] = {}
         taken: dict[int, torch.Tensor] = {}
+        summed: list[torch.Tensor] = []
         delta: Delta | None = None
         residual: Stream = x
         for number, layer in enumerate(self._layers):
@@ -154,7 +158,11 @@ class VisionTower(Tower):
                 stream = joined(delta, residual, None)
                 assert isinstance(stream, torch.Tensor)
                 residual, delta = stream, None
-                if number in spec.deepstack:
+                if number in spec.deepstack and self._last is not None:
+                    assert self._final_norm is not None
+                    projector = self._deepstack[spec.deepstack.index(number)]
+                    summed.append(self._embeddings(projector, self._final_norm.plain(residual), back))
+                elif number in spec.deepstack:
                     behind[len(behind)] = self._embeddings(self._deepstack[len(behind)], residual, back)
                 if number + 1 in spec.taken:
                     taken[number + 1] = residual.clone()  # layers add to the stream in place
@@ -173,7 +181,10 @@ class VisionTower(Tower):
                 torch.cat(each).to(device) for each in zip(*((at.rows, at.columns) for at in layouts), strict=True)
             )
             hidden = self._resampler(hidden, rows, columns, whole.texts.cu_seqlens, whole.texts.varlen.max_seqlen)
-        return Encoded(self._embeddings(self._projector, hidden, back), behind)
+        embeddings = self._embeddings(self._projector, hidden, back)
+        if self._last is not None:
+            embeddings = self._last(sum(summed, embeddings))
+        return Encoded(embeddings, behind)
 
     def _with_class_tokens(self, x: torch.Tensor, token: torch.Tensor, pictures: int) -> torch.Tensor:
         """Put the class token before the patches of each picture; all have one size."""

@@ -82,5 +82,9 @@ class Ling3VLProcessor(ImagePadProcessor):
         return f"<|vision_start|>{self.embeddings(image_inputs, image_idx)}<|vision_end|>\n"
 
 
+class OpenPanguProcessor(GridProcessor):
+    image_token = "[unused19]"
+
+
 class OpenCUAProcessor(GridProcessor):
     image_token = "<|media_placeholder|>"

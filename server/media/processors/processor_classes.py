@@ -27,9 +27,11 @@ from .grids import (
     KimiVLProcessor,
     Ling3VLProcessor,
     OpenCUAProcessor,
+    OpenPanguProcessor,
 )
 from .images.apertus import ApertusImages, Emu3Images
 from .images.cohere2 import Cohere2VisionImages
+from .images.enlarged import PanguImages
 from .images.fuyu import FuyuImages
 from .images.gemma4 import Gemma4UnifiedImages
 from .images.inkling import Inkling2Images
@@ -123,6 +125,7 @@ OWN: Final[Mapping[str, Any]] = {
     "NemotronEmbedProcessor": NemotronEmbedProcessor,
     "NVLMProcessor": NVLMProcessor,
     "OpenCUAProcessor": OpenCUAProcessor,
+    "OpenPanguVLProcessor": OpenPanguProcessor,
     "Ovis2_5Processor": Ovis25Processor,
     "Phi3VProcessor": Phi3VProcessor,
     "Phi4MMProcessor": Phi4MMProcessor,
@@ -156,6 +159,7 @@ OWN_IMAGES: Final[Mapping[str, Any]] = {
     "Kimi_K25Processor": KimiImages,
     "Lfm2VlProcessor": Lfm2VlImages,
     "Llama4Processor": Llama4Images,
+    "OpenPanguVLProcessor": PanguImages,
     "PerceptionLMProcessor": PerceptionLMImages,
     "Phi4MultimodalProcessor": Phi4Images,
     "MiniCPMOcrProcessor": MiniCPMOcrImages,
@@ -192,6 +196,7 @@ _UNNAMED: Final[Mapping[str, str]] = {
     "molmo": "MolmoProcessor",
     "NVLM_D": "NVLMProcessor",
     "opencua": "OpenCUAProcessor",
+    "openpangu_vl": "OpenPanguVLProcessor",
     "ovis2_5": "Ovis2_5Processor",
     "phi3_v": "Phi3VProcessor",
     "phi4_siglip": "Phi4SiglipProcessor",

@@ -57,6 +57,7 @@ PROMPTS = {
     "ling3_vl": "<|vision_start|>{}<|vision_end|>\n",
     "llava_onevision2": "<|vision_start|>{}<|vision_end|>",
     "opencua": "<|media_begin|>image<|media_content|>{}<|media_end|>",
+    "openpangu_vl": "[unused18]{}[unused20]",
     "skywork_r1v": "<img>{}</img>\n",
     "ovis2_6": "{}\n",
     "unlimited_ocr_published": "{}\n",
@@ -213,9 +214,16 @@ def test_a_tower_of_nemotron_of_another_form_is_refused(config: dict[str, object
             "projector_input_dim is not projector_output",
         ),
         ("llama4", {"pixel_shuffle_ratio": 0.7}, "pixel_shuffle_ratio is 0.7, expected one over a whole number"),
+        (
+            "openpangu_vl",
+            {"mm_unit_vision_select_layer": [-27], "depth": 26},
+            "expected layers counted from the last, -1 to -26",
+        ),
+        ("openpangu_vl", {"mm_unit_vision_select_layer": [0]}, "expected layers counted from the last, -1 to -26"),
+        ("openpangu_vl", {"mm_unit_vision_select_layer": []}, "expected layers counted from the last, -1 to -26"),
     ],
 )
-def test_towers_of_ovis_2_and_llama_4_of_another_form_are_refused(
+def test_towers_of_ovis_2_and_others_of_another_form_are_refused(
     kind: str, vision: dict[str, object], why: str
 ) -> None:
     with pytest.raises(ConfigError, match=why):
