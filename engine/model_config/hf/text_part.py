@@ -318,6 +318,7 @@ _FAMILIES: Final[Mapping[str, MediaFamily]] = {
     "KeyeForConditionalGeneration": MediaFamily("keye", "keye_text"),
     "KeyeVL1_5ForConditionalGeneration": MediaFamily("keye_vl1_5", "keye_text"),
     "KimiK25ForConditionalGeneration": MediaFamily("kimi_k25", "deepseek_v3"),
+    "KananaVForConditionalGeneration": MediaFamily("kanana-1.5-v", "llama", own_text=True, tied_by_text=True),
     "KimiK3ForConditionalGeneration": MediaFamily("kimi_k3", "kimi_linear"),
     "KimiVLForConditionalGeneration": MediaFamily("kimi_vl", "deepseek_v3"),
     "Kimi_K25ForConditionalGeneration": MediaFamily("kimi_k25", "deepseek_v3"),

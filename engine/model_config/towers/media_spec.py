@@ -198,6 +198,10 @@ def _unnamed(config: Mapping[str, object]) -> int | None:
             return _INKLING_PICTURE
         case "opencua", _:
             return _OPENCUA_PICTURE
+        case "kanana-1.5-v", _:
+            text = config.get("text_config")
+            ends = Fields(text).token_ids("eos_token_id") if isinstance(text, Mapping) else ()
+            return ends[0] + 1 if ends else None
         case "openpangu_vl", _:
             return _PANGU_PICTURE
         case "phi4_multimodal" | "phi4mm", _:

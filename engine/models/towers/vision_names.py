@@ -86,6 +86,10 @@ _RENAMED: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
         (r"\.attn\.qkv\.", ".attn.qkv_proj."),
         (r"\A(merger|downsample)\.", r"projector.\1."),
     ),
+    "kanana": (
+        (r"\.attn\.qkv\.", ".attn.qkv_proj."),
+        (r"\Aabstractor\.readout\.", "projector.readout."),
+    ),
     "pangu": (
         (r"\.attn\.qkv\.", ".attn.qkv_proj."),
         (r"\Amerger\.0\.", "projector."),

@@ -26,6 +26,7 @@ from ...model_config.towers.vision_hf import vision_spec_from_hf
 from ...model_config.towers.vision_spec import MARKS, VisionSpec
 from .payload import Encoded, Payload
 from .tower import Tower, sequences
+from .vision_abstractor import Abstractor
 from .vision_grids import Layout, axial_rotation, layout, learned
 from .vision_names import tower_tensors
 from .vision_patches import Patches, read_patches
@@ -65,6 +66,7 @@ class VisionTower(Tower):
         self._final_norm = self._norm(spec.final_norm) if spec.final_norm else None
         self._head = ProbeHead(weights, spec, context) if spec.pool == "probe" else None
         self._resampler = None if spec.resampler is None else Resampler(weights, spec.resampler, hidden, context)
+        self._abstractor = None if spec.abstractor is None else Abstractor(weights, spec.abstractor, hidden, context)
         self._projector = Projector(weights, spec.projector, spec.taken_size, spec.joined_side, context)
         names = spec.tiles.marks if spec.tiles is not None else ()
         self._ends = [context.empty(spec.mark_size, dtype=context.stream) for _ in names]
@@ -181,6 +183,9 @@ class VisionTower(Tower):
                 torch.cat(each).to(device) for each in zip(*((at.rows, at.columns) for at in layouts), strict=True)
             )
             hidden = self._resampler(hidden, rows, columns, whole.texts.cu_seqlens, whole.texts.varlen.max_seqlen)
+        if self._abstractor is not None:
+            assert isinstance(hidden, torch.Tensor)
+            hidden = self._abstractor(hidden, patches.grids)
         embeddings = self._embeddings(self._projector, hidden, back)
         if self._last is not None:
             embeddings = self._last(sum(summed, embeddings))

@@ -23,6 +23,7 @@ from .audio import (
 from .grids import (
     DotsVLProcessor,
     ImagePadProcessor,
+    KananaVProcessor,
     KimiK3Processor,
     KimiVLProcessor,
     Ling3VLProcessor,
@@ -110,6 +111,7 @@ OWN: Final[Mapping[str, Any]] = {
     "InternVLChatProcessor": InternVLChatProcessor,
     "IsaacProcessor": IsaacProcessor,
     **dict.fromkeys(("KeyeProcessor", "KeyeVL1_5Processor", "LlavaOnevision2Processor"), ImagePadProcessor),
+    "KananaVProcessor": KananaVProcessor,
     "KimiK3Processor": KimiK3Processor,
     "KimiVLProcessor": KimiVLProcessor,
     "Lfm2VlProcessor": Lfm2VlProcessor,
@@ -183,6 +185,7 @@ _UNNAMED: Final[Mapping[str, str]] = {
     "h2ovl_chat": "H2OVLProcessor",
     "internvl_chat": "InternVLChatProcessor",
     "isaac": "IsaacProcessor",
+    "kanana-1.5-v": "KananaVProcessor",
     **dict.fromkeys(("keye", "keye_vl1_5"), "KeyeProcessor"),
     "kimi_k3": "KimiK3Processor",
     "kimi_vl": "KimiVLProcessor",
