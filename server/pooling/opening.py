@@ -170,8 +170,8 @@ def page_words(config: Mapping[str, Any], processor: Mapping[str, Any], tokenize
             picture=f"{_USER}<|vision_start|><|image_pad|><|vision_end|>{told}{_ANSWERED}",
         )
     if kind == JINA_V4:
-        around = ("Query: ", ""), ("Passage: ", "")
-        return LateInteraction(words=around[0], around_document=around[1], picture=_JINA_PAGE, picture_apart=True)
+        asked, told = ("Query: ", ""), ("Passage: ", "")
+        return LateInteraction(words=asked, around_document=told, picture=_JINA_PAGE, picture_apart=True)
     if kind == "ops_colqwen3":
         return LateInteraction(picture=_OPS_PAGE)
     if kind == "colpali":

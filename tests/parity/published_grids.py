@@ -370,7 +370,13 @@ _SPREAD: Final = [0, 1, 2, 1, 2, 1, 2, 0]
 def openpangu_vl(folder: Path, *, apart: bool = False) -> Composed:
     """``apart``: text fields have a table of their own, pairs are consecutive, and the last two layers are taken."""
     text = transformers.LlamaConfig(**TEXT, attention_bias=True, tie_word_embeddings=False)
-    vision = {"depth": 4, "hidden_size": 64, "out_hidden_size": 48, "intermediate_size": 96, "num_heads": 4}
+    vision: dict[str, Any] = {
+        "depth": 4,
+        "hidden_size": 64,
+        "out_hidden_size": 48,
+        "intermediate_size": 96,
+        "num_heads": 4,
+    }
     vision |= {"patch_size": PATCH, "window_size": 4 * PATCH, "fullatt_block_indexes": [1]}
     tower = transformers.Qwen2_5_VLConfig(vision_config=vision).vision_config
     fields = {name: value for name, value in text.to_dict().items() if name not in ("model_type", "rope_parameters")}
