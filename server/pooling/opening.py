@@ -170,8 +170,9 @@ def page_words(config: Mapping[str, Any], processor: Mapping[str, Any], tokenize
             picture=f"{_USER}<|vision_start|><|image_pad|><|vision_end|>{told}{_ANSWERED}",
         )
     if kind == JINA_V4:
-        asked, told = ("Query: ", ""), ("Passage: ", "")
-        return LateInteraction(words=asked, around_document=told, picture=_JINA_PAGE, picture_apart=True)
+        return LateInteraction(
+            words=("Query: ", ""), around_document=("Passage: ", ""), picture=_JINA_PAGE, picture_apart=True
+        )
     if kind == "ops_colqwen3":
         return LateInteraction(picture=_OPS_PAGE)
     if kind == "colpali":
