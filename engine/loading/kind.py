@@ -47,6 +47,7 @@ _ENCODING: Final = (
     "ColQwen3",
     "ColQwen3_5",
     "ColQwen3Model",
+    "EmbeddingsV4Model",
     "EmbeddingsV5Model",
     "EmbeddingGemma2Model",
     "EmbeddingGemma2TextModel",

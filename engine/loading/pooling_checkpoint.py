@@ -36,7 +36,7 @@ from ..model_config.encoders.sentence import Dense, Normalized, PoolingMode, Sen
 from ..model_config.encoders.transformers_config import TransformersEncoder, transformers_encoder
 from ..model_config.hf.config import model_spec_from_hf
 from ..model_config.hf.qwen3_asr import in_transformers_form
-from ..model_config.hf.text_part import MEDIA_FAMILIES
+from ..model_config.hf.text_part import JINA_V4, MEDIA_FAMILIES
 from ..model_config.registry import run_by_transformers
 from ..model_config.spec.attention import AttentionSpec
 from ..model_config.spec.encoder import EncoderConfig
@@ -66,11 +66,18 @@ _HEADS: Final = (
 """Endings of decoder architectures that do not generate text."""
 _PAGE_BIAS: Final = ("custom_text_proj.bias", "embedding_proj_layer.bias")
 _STATE_POOLING: Final = ("LlamaBidirectionalModel", NEMOTRON_VL)
-_OF_TASKS: Final = "JinaEmbeddingsV5Model"
+_OF_TASKS: Final = (JINA_V4, "JinaEmbeddingsV5Model")
 _ADAPTERS: Final = "adapters"
+_ADAPTER_CONFIG: Final = "adapter_config.json"
+_ADAPTER_WEIGHTS: Final = "adapter_model.safetensors"
 _RETRIEVAL: Final = "retrieval"
 """The task of its requests that name none."""
 _MOST_TASKS: Final = 16
+_JINA_V4_PROMPTS: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("query", "retrieval", "text-matching", "code"), "Query: "),
+    "document": "Passage: ",
+}
+"""Only in its authors' code, where texts that are to match have one prompt."""
 _OF_FIRST: Final = "Lfm2BidirectionalModel"
 """Its vectors are of the first token."""
 _WRITTEN_AS: Final[Mapping[str, str]] = {JINA_VL: "Qwen2VLForConditionalGeneration", JINA_LIST: "Qwen3ForCausalLM"}
@@ -136,8 +143,8 @@ def _read(
     retriever = retriever_from_hf(config)
     masked = _named_masked(config) and _is_splade(folder)
     backbone = _backbone(config, model_impl, masked=masked) if retriever is None else retriever[0]
-    if backbone.architecture == _OF_TASKS:
-        backbone = replace(backbone, adapters=_tasks(folder))
+    if backbone.architecture in _OF_TASKS:
+        backbone = replace(backbone, adapters=_tasks(folder, config))
     causal = isinstance(backbone, ModelSpec) and not backbone.bidirectional
     ends = causal or (isinstance(backbone, EncoderConfig) and backbone.family == "clip")
     modules = read_sentence_modules(folder, causal=ends)
@@ -149,6 +156,9 @@ def _read(
     if backbone.architecture == NEMOTRON_VL and not modules.prompts:
         said = (Fields(config).text(f"{side}_prefix", f"{side}:") for side in ("query", "passage"))
         modules = replace(modules, prompts=dict(zip(("query", "document"), (f"{each} " for each in said), strict=True)))
+    if backbone.architecture == JINA_V4:
+        prompts = {**modules.prompts, **_JINA_V4_PROMPTS}
+        modules = replace(modules, pooling=("mean",), after=(Normalized(),), prompts=prompts, default_prompt="query")
     if pooling is not None:
         modules = replace(modules, pooling=(pooling,))
     if isinstance(backbone, EncoderConfig) and backbone.filled:
@@ -247,23 +257,28 @@ def _decoder(config: Mapping[str, object]) -> ModelSpec:
     return replace(made, architecture=own, tie_embeddings=True, bidirectional=bidirectional, by_text=by_text)
 
 
-def _tasks(folder: Path) -> TaskAdapters | None:
-    """The adapters of the tasks of a model, in PEFT's form; None if they were merged. Raises :class:`ConfigError`."""
-    found = {file.parent.name: file for file in sorted(folder.glob(f"{_ADAPTERS}/*/adapter_config.json"))}
-    if not found:
+def _tasks(folder: Path, config: Mapping[str, object]) -> TaskAdapters | None:
+    """The adapters of the tasks of a model, in PEFT's form: in a folder for each task, or in one, whose tasks the
+    config.json names; None if they were merged. Raises :class:`ConfigError`."""
+    places = {file.parent.name: file for file in sorted(folder.glob(f"{_ADAPTERS}/*/{_ADAPTER_CONFIG}"))}
+    names, described = (*places,), (*places.values(),)
+    files = tuple(f"{_ADAPTERS}/{name}/{_ADAPTER_WEIGHTS}" for name in names)
+    if (whole := folder / _ADAPTERS / _ADAPTER_CONFIG).is_file():
+        names, described = tuple(Fields(config).texts("task_names") or ()), (whole,)
+        files = (f"{_ADAPTERS}/{_ADAPTER_WEIGHTS}",)
+    if not described:
         return None
-    if _RETRIEVAL not in found or len(found) > _MOST_TASKS:
+    if _RETRIEVAL not in names or len({*names}) != len(names) or len(names) > _MOST_TASKS:
         raise ConfigError(
-            f"{_ADAPTERS} has adapters for {', '.join(found)[:200]}, expected {_RETRIEVAL} among at most {_MOST_TASKS}"
+            f"{_ADAPTERS} has adapters for {', '.join(names)[:200]}, expected {_RETRIEVAL} among at most {_MOST_TASKS}"
         )
-    read = [parse_adapter_config(file.read_bytes()) for file in found.values()]
+    read = [parse_adapter_config(file.read_bytes()) for file in described]
     first = read[0]
     if any(each.rank != first.rank or each.scale_of("") != first.scale_of("") for each in read):
-        raise ConfigError(f"the adapters for {', '.join(found)} differ in r or lora_alpha, expected one of each")
+        raise ConfigError(f"the adapters for {', '.join(names)} differ in r or lora_alpha, expected one of each")
     if any(each.ranks or each.alphas or each.parameters for each in read):
         raise ConfigError("rank_pattern, alpha_pattern or target_parameters of an adapter is set, expected none")
-    files = tuple(f"{_ADAPTERS}/{name}/adapter_model.safetensors" for name in found)
-    return TaskAdapters((*found,), first.rank, first.scale_of(""), files, _RETRIEVAL)
+    return TaskAdapters(names, first.rank, first.scale_of(""), files, _RETRIEVAL)
 
 
 def _check_states(spec: ModelSpec, name: str) -> None:

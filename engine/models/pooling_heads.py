@@ -19,6 +19,7 @@ from ..model_config.encoders.pooling import (
     WholeSparseHead,
 )
 from ..model_config.encoders.sentence import SpladeForm
+from ..model_config.spec.model import TaskAdapters
 from .transformers.encoder import TransformersBackbone
 
 _TOKENS: Final = 128
@@ -227,18 +228,34 @@ class ProjectedTokens:
 class TokenVectorsLayer:
     """A vector of length 1 for every token."""
 
-    def __init__(self, head: TokenVectors, size: int, context: LayerContext) -> None:
+    def __init__(
+        self, head: TokenVectors, size: int, context: LayerContext, adapters: TaskAdapters | None = None
+    ) -> None:
+        """``adapters``: of tasks, whose files also change the layer (Jina v4)."""
         self.head = head
         self.weights = WeightMap()
         self._layer = None
-        if head.layer:
-            self._layer = _Layer(self.weights, "linear", size, head.stored or head.outputs, context, bias=head.bias)
+        self._down: torch.Tensor | None = None
+        if not head.layer:
+            return
+        outputs = head.stored or head.outputs
+        self._layer = _Layer(self.weights, "linear", size, outputs, context, bias=head.bias)
+        if adapters is not None and adapters.files:
+            tasks, self._scale = len(adapters.names), adapters.scale
+            self._down = context.empty(tasks, adapters.rank, size, dtype=torch.float32)
+            self._up = context.empty(tasks, outputs, adapters.rank, dtype=torch.float32)
+            self.weights.add("linear.lora_A", self._down)
+            self.weights.add("linear.lora_B", self._up)
 
-    def __call__(self, hidden: torch.Tensor) -> torch.Tensor:
-        """[tokens, size] → float32 [tokens, outputs]"""
+    def __call__(self, hidden: torch.Tensor, task: int = -1) -> torch.Tensor:
+        """[tokens, size] → float32 [tokens, outputs]. ``task``: number of the adapter; -1: none."""
+        hidden = hidden.float()
         if self._layer is None:
-            return normalize(hidden.float())
-        return normalize(self._layer(hidden.float())[:, : self.head.outputs])
+            return normalize(hidden)
+        made = self._layer(hidden)
+        if task >= 0 and self._down is not None:
+            made += self._scale * (hidden @ self._down[task].T @ self._up[task].T)
+        return normalize(made[:, : self.head.outputs])
 
 
 class MarkedVectorsLayer:

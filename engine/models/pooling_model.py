@@ -15,6 +15,7 @@ from ..layers.linear.weights import WeightError, WeightMap
 from ..layers.pooling import PostPooling, normalize, pool
 from ..model_config.encoders.pooling import QUERY, PoolingConfig, SparseHead, TokenWeights, WholeSparseHead, tasks_of
 from ..model_config.encoders.transformers_config import TransformersEncoder
+from ..model_config.hf.text_names import text_name
 from ..model_config.spec.encoder import EncoderConfig
 from .decoder import Decoder
 from .encoder import Encoder
@@ -118,7 +119,9 @@ class PoolingModel:
             case TokenWeights() as head:
                 self.sparse = LexicalWeights(head, size, context)
         self._queries = QueryWeights(config.vocab_size, context) if config.modules.queries else None
-        self.vectors = None if config.vectors is None else TokenVectorsLayer(config.vectors, size, context)
+        self.vectors: TokenVectorsLayer | None = None
+        if config.vectors is not None:
+            self.vectors = TokenVectorsLayer(config.vectors, size, context, config.backbone.adapters)
         self._marked = None if config.marked is None else MarkedVectorsLayer(config.marked, size, context)
 
     @property
@@ -192,7 +195,9 @@ class PoolingModel:
         shared: dict[str, torch.Tensor] = {}
         wanted = self._shared_name()
         tasks = self.config.backbone.adapters
-        beside = () if tasks is None else stacked(tasks, files)
+        beside: Tensors = () if tasks is None else stacked(tasks, files)
+        if self.config.backbone.text_part:  # adapters name what they change as the checkpoint does
+            beside = ((text_name(name) or name, tensor) for name, tensor in beside)
 
         def backbone() -> Iterator[tuple[str, torch.Tensor]]:
             for name, tensor in self._named(chain(tensors, beside)):
@@ -330,7 +335,7 @@ class PoolingModel:
             return self._marked(hidden, tokens)
         if self.vectors is None:
             return normalize(hidden.float()) if request.normalize else hidden.float()
-        made = self.vectors(hidden)
+        made = self.vectors(hidden, *self.adapter_numbers([request.adapter]))
         if request.dimensions and request.dimensions < made.shape[1]:
             made = normalize(made[:, : request.dimensions])
         return made[1:] if self.vectors.head.skip_first else made

@@ -166,6 +166,7 @@ _MORE: Final[Mapping[str, Mapping[str, object]]] = {
     **dict.fromkeys(("MiniCPMO", "MiniCPMV"), _VERSION),
     "Ovis2_6_MoeForCausalLM": {"model_type": "qwen3_moe"},
     "MllamaForConditionalGeneration": {"cross_attention_layers": [1]},
+    "OpenPanguVLForConditionalGeneration": {"rope_scaling": {"type": "mrope", "mrope_section": [2, 3, 3]}},
     "OlmoForCausalLM": {"clip_qkv": 0.5},
     **dict.fromkeys(("Ernie4_5_MoeForCausalLM", "Exaone4_5_ForConditionalGeneration", "MellumForCausalLM"), _HEAD),
     **dict.fromkeys(("Step3TextForCausalLM", "Step3VLForConditionalGeneration"), _STEP3),

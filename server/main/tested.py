@@ -314,6 +314,8 @@ MEDIA: Final[Mapping[str, tuple[str, ...]]] = {
     "NemotronH_Omni_Reasoning_V3": ("nemotron_omni", "nemotron_omni_film"),
     "NVLM_D": ("nvlm_d",),
     "OpenCUAForConditionalGeneration": ("opencua",),
+    "KananaVForConditionalGeneration": ("kanana_v", "kanana_v_early"),
+    "OpenPanguVLForConditionalGeneration": ("openpangu_vl", "openpangu_vl_apart"),
     "Ovis2_6ForCausalLM": ("ovis2_6",),
     "Ovis2_6_MoeForCausalLM": ("ovis2_6_moe",),
     "Ovis2_5": ("ovis2_5", "ovis2_5_film", "ovis2_5_windows"),

@@ -48,6 +48,8 @@ class LateInteraction(msgspec.Struct, frozen=True):
     """Whether these are placed between the tokenizer's special tokens (ColModernVBERT)."""
     picture: str = ""
     """Text around a document's picture, with its placeholder; "": pictures are not supported."""
+    picture_apart: bool = False
+    """Whether a picture's one vector is made of its tokens and the marks beside them alone (Jina v4)."""
 
 
 class EmbeddingModel(msgspec.Struct, frozen=True):

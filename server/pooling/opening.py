@@ -15,7 +15,7 @@ from stentor.engine.model_config.encoders.pooling import (
     PoolingConfig,
 )
 from stentor.engine.model_config.encoders.retrievers import retriever_kind
-from stentor.engine.model_config.hf.text_part import COLQWEN3_5, NEMOTRON_COLEMBED
+from stentor.engine.model_config.hf.text_part import COLQWEN3_5, JINA_V4, NEMOTRON_COLEMBED
 from stentor.engine.model_config.spec.encoder import EncoderConfig
 from stentor.engine.model_config.spec.model import ModelSpec
 from stentor.protocols.ipc.config import ModelImpl
@@ -40,6 +40,7 @@ _COLQWEN_PAGE: Final = (
 )
 _COLQWEN3_PAGE: Final = "<|im_start|>user\n<|vision_start|><|image_pad|><|vision_end|>Describe the image."
 _COLQWEN3_END: Final = "<|im_end|><|endoftext|>"
+_JINA_PAGE: Final = f"{_COLQWEN3_PAGE}<|im_end|>\n"
 _OPS_PAGE: Final = f"{_COLQWEN3_PAGE}<|im_end|><|im_start|>assistant\n<|endoftext|>"
 _USER: Final = "<|im_start|>user\n"
 _ANSWERED: Final = "<|im_end|>\n<|im_start|>assistant\n"
@@ -167,6 +168,10 @@ def page_words(config: Mapping[str, Any], processor: Mapping[str, Any], tokenize
             words=(f"{_USER}Query: {asked}", _ANSWERED),
             around_document=(f"{_USER}{told}", _ANSWERED),
             picture=f"{_USER}<|vision_start|><|image_pad|><|vision_end|>{told}{_ANSWERED}",
+        )
+    if kind == JINA_V4:
+        return LateInteraction(
+            words=("Query: ", ""), around_document=("Passage: ", ""), picture=_JINA_PAGE, picture_apart=True
         )
     if kind == "ops_colqwen3":
         return LateInteraction(picture=_OPS_PAGE)

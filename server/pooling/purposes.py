@@ -31,18 +31,22 @@ def prompt_of(config: PoolingConfig, purpose: str | None, field: str = "") -> st
     names = _same(purpose)
     if len(names) > 1 or purpose in config.adapters:
         return next((prompts[name] for name in names if name in prompts), "")
+    task, _, side = purpose.rpartition(".")
+    if task in config.adapters:
+        return prompt_of(config, side, field)
     known = [*dict.fromkeys([*prompts, *config.adapters])] or [name for names in _SAME for name in names[:2]]
     shown = ", ".join(known[:_MOST_SHOWN])
     raise refused(field, f"the model has no prompt for `{purpose[:64]}`; it knows {shown}", "invalid_value")
 
 
 def adapter_of(config: PoolingConfig, purpose: str | None) -> str:
-    """The model's adapter for ``purpose``; "" where it has none."""
+    """The model's adapter for ``purpose``, a task or a task and a side (``code.query``); "" where it has none."""
     if purpose is None:
         return ""
     if config.modules.queries and QUERY in _same(purpose):
         return QUERY
-    return next((name for name in (purpose, *_same(purpose)) if name in config.adapters), "")
+    names = (purpose, *_same(purpose), purpose.rpartition(".")[0])
+    return next((name for name in names if name in config.adapters), "")
 
 
 def _same(purpose: str) -> tuple[str, ...]:

@@ -54,6 +54,8 @@ class Prompt(msgspec.Struct, frozen=True):
     second: int = 0
     """Beginning of the second of two texts, for models with token types."""
     media: PlacedMedia = msgspec.field(default_factory=PlacedMedia)
+    picture: tuple[int, int] | None = None
+    """The half-open range of tokens of which the one vector is made, while vectors of tokens are of all; None: all."""
 
 
 class LengthLimit(msgspec.Struct, frozen=True):
@@ -386,7 +388,11 @@ async def _read_alone(
         raise BadRequest(str(error), where, "template_error") from None
     if len(ids) > reading.room.most:
         raise reading.room.too_long(len(ids), where)
-    return Prompt(ids, media=model.media.place(ids, media, text.order, model.pool.tokenizer))
+    placed = model.media.place(ids, media, text.order, model.pool.tokenizer)
+    if not model.markers.picture_apart:
+        return Prompt(ids, media=placed)
+    (span,) = placed.spans
+    return Prompt(ids, media=placed, picture=(span.start - 1, span.start + span.length + 1))
 
 
 def _texts_of(message: Mapping[str, Any]) -> list[str]:

@@ -138,6 +138,9 @@ class PoolingJob:
         """Raises Overloaded if there is no room for the prompt's media."""
         if prompt.skip or prompt.second or prompt.parts:
             wanted = msgspec.structs.replace(wanted, skip=prompt.skip, second=prompt.second, parts=prompt.parts)
+        if prompt.picture is not None and wanted.task == "embed":
+            start, end = prompt.picture
+            wanted = msgspec.structs.replace(wanted, skip=start, parts=(end,))
         request = EngineRequest(
             prompt.ids,
             _NO_TOKENS,

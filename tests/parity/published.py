@@ -16,6 +16,7 @@ from stentor.tests.parity import hub
 from stentor.tests.parity.composed import Composed, Published
 from stentor.tests.parity.kimi3_tower import KIMI3
 from stentor.tests.parity.pictures import PICTURES, Kind, Picture, cat, qwen_picture
+from stentor.tests.parity.published_abstractor import KANANAS
 from stentor.tests.parity.published_chatglm import CHATGLMS
 from stentor.tests.parity.published_grids import IN_GRIDS
 from stentor.tests.parity.published_ling import LINGS
@@ -444,6 +445,7 @@ PUBLISHED: Final[Mapping[str, Published]] = {
     ),
     "kimi_k25": Published("kimi_k25", _kimi_k25, _KIMI),
     "kimi_vl": Published("kimi_vl", _kimi_vl, _KIMI),
+    **KANANAS,
     **KIMI3,
     "ovis2_5": Published("ovis2_5", _ovis2_5, _OVIS),
     **{

@@ -1,5 +1,5 @@
 """Tiny random models that see patches of pictures of any shape, whose classes transformers does not have: dots.ocr,
-Keye-VL, LLaVA-OneVision 2, OpenCUA."""
+Keye-VL, LLaVA-OneVision 2, OpenCUA, openPangu."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -301,6 +301,112 @@ def opencua(folder: Path) -> Composed:
     return model
 
 
+class _Plain(torch.nn.Module):
+    """A network without gates."""
+
+    def __init__(self, hidden: int, inner: int) -> None:
+        super().__init__()
+        self.up_proj, self.down_proj = torch.nn.Linear(hidden, inner), torch.nn.Linear(inner, hidden)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.down_proj(torch.nn.functional.gelu(self.up_proj(x)))
+        return found
+
+
+class _Mergers(torch.nn.Module):
+    """A projector for each of several layers' outputs, the last layer's first. Hooks bring those of the others."""
+
+    def __init__(self, hidden: int, outputs: int, depth: int, others: list[int]) -> None:
+        super().__init__()
+        self.final_layernorm = torch.nn.RMSNorm(hidden, 1e-6)
+        self.others, self.seen = sorted(others, reverse=True), [torch.empty(0)] * depth
+
+        def one() -> torch.nn.ModuleDict:
+            products = torch.nn.Linear(4 * hidden, 4 * hidden), torch.nn.GELU(), torch.nn.Linear(4 * hidden, outputs)
+            parts = {"ln_q": torch.nn.RMSNorm(hidden, 1e-6), "mlp": torch.nn.Sequential(*products)}
+            return torch.nn.ModuleDict(parts)
+
+        self.merger = torch.nn.ModuleList([one() for _ in range(1 + len(others))])
+
+    def keep(self, layer: int) -> Any:
+        def hook(_: Any, __: Any, made: torch.Tensor) -> None:
+            self.seen[layer] = made
+
+        return hook
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found = torch.zeros(len(x) // 4, self.merger[0]["mlp"][2].out_features)  # type: ignore[index]
+        for merger, each in zip(self.merger, [x, *(self.seen[layer] for layer in self.others)], strict=True):
+            parts: Any = merger
+            normed = parts["ln_q"](self.final_layernorm(each))
+            found = found + parts["mlp"](normed.view(-1, 4 * normed.shape[1]))
+        return found
+
+
+class _Pangu(torch.nn.Module):
+    """The tower of transformers' Qwen2.5-VL with other networks, and projectors of several layers."""
+
+    def __init__(self, vision: Any, hidden: int, others: list[int]) -> None:
+        super().__init__()
+        self.visual = Qwen2_5_VisionTransformerPretrainedModel._from_config(vision)
+        mergers = _Mergers(vision.hidden_size, vision.out_hidden_size, vision.depth, others)
+        for block in self.visual.blocks:
+            block.mlp = _Plain(vision.hidden_size, vision.intermediate_size)
+        for layer in others:
+            self.visual.blocks[layer].register_forward_hook(mergers.keep(layer))
+        self.visual.merger = mergers
+        self.vision_projection = torch.nn.ModuleDict({"fc1": torch.nn.Linear(vision.out_hidden_size, hidden)})
+
+    def forward(self, pixel_values: torch.Tensor, image_grid_thw: torch.Tensor) -> torch.Tensor:
+        seen = self.visual(pixel_values, grid_thw=image_grid_thw).pooler_output
+        found: torch.Tensor = self.vision_projection["fc1"](torch.nn.functional.silu(seen))
+        return found
+
+
+_SPREAD: Final = [0, 1, 2, 1, 2, 1, 2, 0]
+"""By which of frame, row and column pairs turn, for sections of 2, 3 and 3, by hand as vLLM's code spreads them."""
+
+
+def openpangu_vl(folder: Path, *, apart: bool = False) -> Composed:
+    """``apart``: text fields have a table of their own, pairs are consecutive, and the last two layers are taken."""
+    text = transformers.LlamaConfig(**TEXT, attention_bias=True, tie_word_embeddings=False)
+    vision: dict[str, Any] = {
+        "depth": 4,
+        "hidden_size": 64,
+        "out_hidden_size": 48,
+        "intermediate_size": 96,
+        "num_heads": 4,
+    }
+    vision |= {"patch_size": PATCH, "window_size": 4 * PATCH, "fullatt_block_indexes": [1]}
+    tower = transformers.Qwen2_5_VLConfig(vision_config=vision).vision_config
+    fields = {name: value for name, value in text.to_dict().items() if name not in ("model_type", "rope_parameters")}
+    fields |= {"bias": True, "rope_theta": 10_000.0}
+    fields["rope_scaling"] = {"type": "mrope", "mrope_section": _SECTIONS, "mrope_interleaved": not apart}
+    told = {"mm_unit_vision_select_layer": [-2, -1]} if apart else {}
+    config = {
+        **({"text_config": fields} if apart else fields),
+        **{"architectures": ["OpenPanguVLForConditionalGeneration"], "model_type": "openpangu_vl"},
+        **{"image_token_id": token("<|image_pad|>"), "video_token_id": token("<|video_pad|>")},
+        **{"vision_config": {**vision, "hidden_act": "gelu", **told}, "tie_word_embeddings": False},
+    }
+
+    def make() -> Composed:
+        decoder = transformers.LlamaForCausalLM(text)
+        decoder.model.rotary_emb = Sections(16, _SECTIONS)
+        if not apart:
+            decoder.model.rotary_emb.axes = torch.tensor(_SPREAD)
+        return InGrids(decoder, _Pangu(tower, 64, [2 if apart else 1]), token("<|image_pad|>"))
+
+    model: Composed = randomised("openpangu_vl", make)
+
+    def stored(name: str) -> str:
+        beside = name.replace("visual.merger.", "visual.").replace("vision_projection", "visual.vision_projection")
+        return f"model.{beside}" if apart else beside
+
+    model.save(folder, config, within("language_model") if apart else "", stored)
+    return model
+
+
 def _with_plain_places(random: torch.Generator, size: int) -> Picture:
     whole = qwen_picture(random, size)
     return Picture(whole.tensors, whole.tokens)
@@ -316,11 +422,14 @@ def _of_any_shape(random: torch.Generator, size: int) -> Picture:
 
 _ROWS: Final = Kind(_row_by_row, token("<|image_pad|>"), cat())
 _SHAPED: Final = Kind(_of_any_shape, token("<|image_pad|>"), cat())
+_IN_SQUARES: Final = Kind(qwen_picture, token("<|image_pad|>"), cat())
 IN_GRIDS: Final[Mapping[str, Published]] = {
     "dots_ocr": Published("dots_ocr", dots_ocr, _SHAPED),
     "dots_ocr_biased": Published("dots_ocr", partial(dots_ocr, plain=False), _SHAPED),
     "keye": Published("keye", keye, _ROWS),
     "keye_vl1_5": Published("keye_vl1_5", partial(keye, newer=True), _ROWS),
     "llava_onevision2": Published("llava_onevision2", llava_onevision2, _SHAPED),
+    "openpangu_vl": Published("openpangu_vl", openpangu_vl, _IN_SQUARES),
+    "openpangu_vl_apart": Published("openpangu_vl", partial(openpangu_vl, apart=True), _IN_SQUARES),
     "opencua": Published("opencua", opencua, Kind(_with_plain_places, token("<|image_pad|>"), cat())),
 }

@@ -13,7 +13,8 @@ from .adapters import AdaptedLinear, AdapterRows
 from .layer_context import LayerContext
 from .weights import WeightError, WeightMap
 
-_PEFT: Final = re.compile(r"base_model\.model\.(.+)\.(lora_[AB])\.weight")
+_PEFT: Final = re.compile(r"base_model\.model\.(.+)\.(lora_[AB])(?:\.([^.]+))?\.weight")
+"""The stored product, the side, and the task if one file has all of them."""
 
 
 def linear_of_tasks(
@@ -51,11 +52,16 @@ def stacked(
 ) -> Iterator[tuple[str, torch.Tensor]]:
     """The matrices of all tasks by stored name, [tasks, ...], from the files of PEFT. Raises :class:`WeightError`."""
     found: dict[str, dict[int, torch.Tensor]] = {}
-    for task, file in enumerate(adapters.files):
+    numbers = {name: number for number, name in enumerate(adapters.names)}
+    apart = len(adapters.files) == len(adapters.names)
+    for place, file in enumerate(adapters.files):
         for stored, tensor in files(file):
             read = _PEFT.fullmatch(stored)
             if read is None:
                 raise WeightError(f"{file} holds {stored[:120]}, expected low-rank matrices alone")
+            task = place if apart and read[3] is None else numbers.get(read[3] or "")
+            if task is None:
+                raise WeightError(f"{file} holds {stored[:120]}, of none of the tasks {', '.join(adapters.names)}")
             found.setdefault(f"{read[1]}.{read[2]}", {})[task] = tensor
     for name, tensors in found.items():
         some = next(iter(tensors.values()))

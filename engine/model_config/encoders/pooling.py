@@ -36,6 +36,8 @@ NEMOTRON_VL: Final = "LlamaNemotronVLModel"
 NEMOTRON_VL_RERANKER: Final = "LlamaNemotronVLForSequenceClassification"
 _STATED: Final[Mapping[str, PoolingMode]] = {"avg": "mean", "cls": "cls", "last": "lasttoken"}
 """Poolings by NVIDIA's names."""
+_SHORTENED: Final = ("matryoshka_dimensions", "matryoshka_dims", "head_dims")
+"""The lengths in vLLM's field, in that of jina-embeddings-v4 and of ColQwen3.5."""
 _EUROBERT: Final[Mapping[str, PoolingMode]] = {"late": "mean", "mean": "mean", "bos": "cls"}
 """Poolings of EuroBERT's classifiers; ``late`` pools the scores of tokens."""
 
@@ -450,8 +452,8 @@ def native_dimensions(backbone: Backbone, modules: SentenceModules, projection: 
 
 
 def matryoshka_of(config: Mapping[str, object]) -> bool | tuple[int, ...]:
-    """The shortening of vectors in a config.json, in vLLM's fields."""
-    given = config.get("matryoshka_dimensions", config.get("head_dims"))  # the latter of ColQwen3.5
+    """The shortening of vectors in a config.json."""
+    given = next((each for name in _SHORTENED if (each := config.get(name)) is not None), None)
     if isinstance(given, Sequence) and not isinstance(given, str) and given:
         sizes = [each for each in given if isinstance(each, int) and not isinstance(each, bool) and each > 0]
         if len(sizes) != len(given):

@@ -13,6 +13,7 @@ from ..hf.media_families import MediaFamily
 from ..hf.text_part import (
     COLQWEN3,
     COLQWEN3_5,
+    JINA_V4,
     NEMOTRON_COLEMBED,
     NEMOTRON_EMBED,
     described_part,
@@ -71,6 +72,16 @@ def _pages_qwen3_5(inner: Mapping[str, object]) -> ModelSpec:
     return spec if both else replace(with_mixers(spec, causal=True), by_text=True)
 
 
+def _jina_v4(inner: Mapping[str, object]) -> ModelSpec:
+    """jina-embeddings-v4 (arXiv:2506.18902). The adapters of its tasks keep prompts apart, so that they share no
+    cache."""
+    expect(Fields(inner), {"single_vector_pool_strategy": "mean"})
+    family = MediaFamily("qwen2_5_vl", "qwen2_5_vl_text", own_text=True)
+    spec = _decoder(family, bidirectional=False, turned=True)(inner)
+    assert isinstance(spec, ModelSpec)
+    return replace(with_mixers(spec, causal=True), by_text=True)
+
+
 def _states(part: object) -> TypeGuard[Mapping[str, object]]:
     return isinstance(part, Mapping) and part.get(_CONTRACT) is not None
 
@@ -93,19 +104,23 @@ RETRIEVERS: Final[Mapping[str, Retriever]] = {
     "colmodernvbert": Retriever("modernvbert", _modernbert),
     COLQWEN3_5: Retriever("qwen3_5", _pages_qwen3_5),
     NEMOTRON_COLEMBED: Retriever("qwen3_vl", _pages_nemotron),
+    JINA_V4: Retriever("qwen2_5_vl", _jina_v4),
     **{
         kind: Retriever(kind, _decoder(MediaFamily(kind, "llama", own_text=True), bidirectional=True))
         for kind in NEMOTRON_EMBED
     },
 }
-"""By model type."""
+"""By model type, or by architecture where files describe the underlying model."""
 
 
 def retriever_kind(config: Mapping[str, object]) -> str:
     """The model type of a retriever, by its architecture where its files name its model's; that of the file for other
     models."""
     fields = Fields(config)
-    return COLQWEN3_5 if COLQWEN3_5_NAME in (fields.texts("architectures") or ()) else fields.text("model_type", "")
+    named = fields.texts("architectures") or ()
+    if JINA_V4 in named:
+        return JINA_V4
+    return COLQWEN3_5 if COLQWEN3_5_NAME in named else fields.text("model_type", "")
 
 
 def retriever_from_hf(config: Mapping[str, object]) -> tuple[EncoderConfig | ModelSpec, TokenVectors | None] | None:
@@ -133,6 +148,8 @@ def retriever_from_hf(config: Mapping[str, object]) -> tuple[EncoderConfig | Mod
             return spec, TokenVectors(_outputs(fields), bias=True)
         case "qwen3_vl_nemotron_embed":
             return spec, TokenVectors(spec.hidden_size, bias=False, layer=False)
+        case "JinaEmbeddingsV4Model":
+            return spec, TokenVectors(fields.integer("multi_vector_projector_dim", 128), bias=True)
         case _ if kind in NEMOTRON_EMBED:
             return spec, None
         case _:

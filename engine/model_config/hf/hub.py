@@ -18,7 +18,7 @@ from ..spec.token_input import TokenInputSpec
 from .classic import falcon
 from .common import alternating, common, expect, local_rope, renamed, slide, sliding_layers, window_of, with_defaults
 from .dense import gemma3, llama, qwen2, qwen_windows
-from .rope import rope_from_hf
+from .rope import rope_from_hf, spread_axes
 from .variants import LAYER_NORM, glm, stablelm
 
 _FFN_MULTIPLE: Final = 256
@@ -86,6 +86,14 @@ def biased_llama(fields: Fields, name: str) -> ModelSpec:
         # a base that grows with the length does so from the end of the context on
         rotary["rope_scaling"] = {"type": table.text("type"), "factor": table.number("scaling_factor", 1.0)}
     return with_mixers(llama(Fields({**fields.values, **rotary}), name), qkv_bias=bias, output_bias=bias)
+
+
+def pangu_vl(fields: Fields, name: str) -> ModelSpec:
+    """openPangu with pictures, whose heads turn by frame, row and column."""
+    spec = biased_llama(fields, name)
+    mixer = spec.layers[0].attention
+    assert mixer.rope is not None
+    return with_mixers(spec, rope=replace(mixer.rope, axes=spread_axes(fields.values, mixer.head_dim // 2)))
 
 
 def teleflm(fields: Fields, name: str) -> ModelSpec:

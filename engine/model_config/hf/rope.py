@@ -103,6 +103,28 @@ def media_axes(
     return tuple(axis for axis, count in enumerate(sections) for _ in range(count))
 
 
+def spread_axes(config: Mapping[str, object], pairs: int) -> tuple[int, ...]:
+    """The same where ``mrope_interleaved`` spreads the pairs of each axis over a head (openPangu): each pair has the
+    axis of which the smallest share came before, but not that of the pair before, and the last turns by frame.
+
+    Without it they are consecutive. Raises :class:`ConfigError`.
+    """
+    fields = Fields(config)
+    table = Fields(fields.table("rope_scaling") or fields.table("rope_parameters") or {})
+    consecutive = media_axes(config, (), pairs, interleaved=False)
+    if not table.flag("mrope_interleaved"):
+        return consecutive
+    counts = [consecutive.count(axis) - (axis == 0) for axis in range(3)]
+    if min(counts) < 0:
+        raise ConfigError("mrope_section has no pair that turns by frame, expected one, which is the last of a head")
+    made: list[int] = []
+    while len(made) < sum(counts):
+        left = [axis for axis, count in enumerate(counts) if made.count(axis) < count]
+        others = [axis for axis in left if axis != made[-1]] if made else left
+        made.append(min(others or left, key=lambda axis: (made.count(axis) / counts[axis], axis)))
+    return (*made, 0)
+
+
 def stretched_context(rope: RopeConfig, longest: int) -> int:
     """The context of a model with an extension that was added later: such files have the original limit."""
     match rope.kind:

@@ -78,6 +78,7 @@ _BY_TEXT: Final[Mapping[str, Mapping[str, object]]] = {
     "mistral_large4_text": _sizes(204_800, 6144, 24_576, 72, 64, 64, 1_048_576),
     "muse_glimmer_text": _sizes(202_048, 6656, 19_968, 52, 32, 2, 131_072),
     "muse_spark_text": _sizes(202_048, 8192, 16_384, 62, 128, 16, 1_048_576),
+    "openpangu_vl_text": _sizes(153_376, 4096, 12_800, 34, 32, 8, 32_768, rope_theta=6.4e7, rms_norm_eps=1e-5),
     "opt": {**_sizes(50_272, 768, 3072, 12, 12, None, 2048), "ffn_dim": 3072},
     "paddleocr_vl_text": _ERNIE,
     "persimmon": _sizes(262_144, 4096, 16_384, 36, 64, None, 16_384),

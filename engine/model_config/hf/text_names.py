@@ -45,7 +45,7 @@ RETRIEVER: Final = "vlm."
 """Prefix of a retriever's model."""
 _ENCODER: Final = f"{RETRIEVER}text_model."
 """Prefix of an encoder as the text part."""
-_TOKEN_VECTORS: Final = ("embedding_proj_layer.", "custom_text_proj.")
+_TOKEN_VECTORS: Final = ("embedding_proj_layer.", "custom_text_proj.", "multi_vector_projector.")
 _OF_TEXTS: Final = ("text_model.", "text_projection.", "score.")
 """A text tower beside a vision tower, and the scores of both."""
 _GENERATES: Final = re.compile(

@@ -41,9 +41,11 @@ NEMOTRON_COLEMBED: Final = "qwen3_vl_nemotron_embed"
 """That of NVIDIA's retrievers, likewise."""
 COLQWEN3_5: Final = "colqwen3_5"
 """That of ColQwen3.5, whose files may also name its Qwen3.5's."""
+JINA_V4: Final = "JinaEmbeddingsV4Model"
+"""The architecture of jina-embeddings-v4, whose files describe its Qwen2.5-VL."""
 NEMOTRON_EMBED: Final = ("llama_nemotron_vl", "llama_nemotron_vl_rerank")
 """Model types of NVIDIA's embedders and rerankers of pictures."""
-_COLQWEN3_TOKENS: Final = {
+_QWEN_VL_TOKENS: Final = {
     "image_token_id": 151_655,
     "video_token_id": 151_656,
     "vision_start_token_id": 151_652,
@@ -209,6 +211,7 @@ PARTS: Final[Mapping[str, Reader]] = {
     "qwen3_5_moe_text": _turned(hf_hybrid.qwen3_5_moe, (11, 11, 10), interleaved=True),
     "cosmos3_edge_text": _turned(_cosmos3_edge, (24, 20, 20), interleaved=True),
     "qwen4_exp_text": _turned(hf_hybrid.qwen4, (11, 11, 10), interleaved=True),
+    "openpangu_vl_text": hf_hub.pangu_vl,
     "paddleocr_vl_text": _turned(_paddleocr, (16, 24, 24), interleaved=False),
     "bailing_moe_v3_vl_text": _ling3_vl,
     "chameleon": hf_variants.chameleon,
@@ -315,6 +318,7 @@ _FAMILIES: Final[Mapping[str, MediaFamily]] = {
     "KeyeForConditionalGeneration": MediaFamily("keye", "keye_text"),
     "KeyeVL1_5ForConditionalGeneration": MediaFamily("keye_vl1_5", "keye_text"),
     "KimiK25ForConditionalGeneration": MediaFamily("kimi_k25", "deepseek_v3"),
+    "KananaVForConditionalGeneration": MediaFamily("kanana-1.5-v", "llama", own_text=True, tied_by_text=True),
     "KimiK3ForConditionalGeneration": MediaFamily("kimi_k3", "kimi_linear"),
     "KimiVLForConditionalGeneration": MediaFamily("kimi_vl", "deepseek_v3"),
     "Kimi_K25ForConditionalGeneration": MediaFamily("kimi_k25", "deepseek_v3"),
@@ -350,6 +354,7 @@ _FAMILIES: Final[Mapping[str, MediaFamily]] = {
     },
     "NVLM_D": MediaFamily("NVLM_D", "qwen2"),
     "OpenCUAForConditionalGeneration": MediaFamily("opencua", "qwen2"),
+    "OpenPanguVLForConditionalGeneration": MediaFamily("openpangu_vl", "openpangu_vl_text", own_text=True),
     "Ovis2_5": MediaFamily("ovis2_5", "qwen3", "images, video"),
     "Ovis2ForConditionalGeneration": MediaFamily("ovis2", "qwen2"),
     "PaddleOCRVLForConditionalGeneration": MediaFamily("paddleocr_vl", "paddleocr_vl_text"),
@@ -480,8 +485,10 @@ def described_part(config: Mapping[str, object]) -> Mapping[str, object]:
         return {**described, "model_type": "qwen3_5"}
     if described.get("model_type") in (*COLQWEN3, NEMOTRON_COLEMBED):
         shared = {name: value for name, value in described.items() if name != "architectures"}
-        return {**_COLQWEN3_TOKENS, **shared, "model_type": "qwen3_vl"}
+        return {**_QWEN_VL_TOKENS, **shared, "model_type": "qwen3_vl"}
     named = described.get("architectures")
     named = [seeing(each, described) for each in named] if isinstance(named, list | tuple) else []
+    if JINA_V4 in named:
+        return {**_QWEN_VL_TOKENS, **described, "model_type": "qwen2_5_vl"}
     own = next((each for each in _TYPED_HERE if each in named), None)
     return described if own is None else {**described, "model_type": MEDIA_FAMILIES[own].model_type}

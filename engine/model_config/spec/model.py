@@ -65,8 +65,8 @@ class TaskAdapters(msgspec.Struct, frozen=True):
     rank: int
     scale: float
     files: tuple[str, ...] = ()
-    """The adapter files of the tasks, each with matrices of its own for each stored product (Jina v5, PEFT's form);
-    empty: all tasks are in the checkpoint."""
+    """The adapter files of the tasks, each with matrices of its own for each stored product (Jina v5, PEFT's form), or
+    one file, whose matrices are named by task (Jina v4); empty: all tasks are in the checkpoint."""
     default: str = ""
     """The task of requests that name none; "": they use no adapter."""
 

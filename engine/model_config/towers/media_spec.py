@@ -81,6 +81,8 @@ _QWENS_PAD: Final = 151_655
 """``<|image_pad|>`` of Qwen2 and 3."""
 _OPENCUA_PICTURE: Final = 151_664
 """``<|media_placeholder|>`` of OpenCUA."""
+_PANGU_PICTURE: Final = 46_005
+"""``[unused19]`` of openPangu."""
 _FUYU_PICTURE: Final = 71_011
 """``|SPEAKER|`` of Fuyu."""
 _INKLING_PICTURE: Final = 200_054
@@ -196,6 +198,12 @@ def _unnamed(config: Mapping[str, object]) -> int | None:
             return _INKLING_PICTURE
         case "opencua", _:
             return _OPENCUA_PICTURE
+        case "kanana-1.5-v", _:
+            text = config.get("text_config")
+            ends = Fields(text).token_ids("eos_token_id") if isinstance(text, Mapping) else ()
+            return ends[0] + 1 if ends else None
+        case "openpangu_vl", _:
+            return _PANGU_PICTURE
         case "phi4_multimodal" | "phi4mm", _:
             vision = config.get("vision_config")
             token = vision.get("image_token_id") if isinstance(vision, Mapping) else None

@@ -1,5 +1,6 @@
 """Towers that take patches with a grid: Qwen-VL's and GLM-4V's. Torch-free."""
 
+import math
 from typing import Final
 
 from msgspec.structs import replace
@@ -11,7 +12,7 @@ from ..spec.mlp import MLPSpec
 from ..spec.model import dense_mlp
 from ..spec.positions import RopeConfig
 from .vision_fields import MOST_SIDE, VisionFields, activation_of, attention_of, layer_numbers, side_of, theta_of
-from .vision_spec import AxialRope, ProjectorNorm, ProjectorProduct, ProjectorSpec, VisionSpec
+from .vision_spec import AbstractorSpec, AxialRope, ProjectorNorm, ProjectorProduct, ProjectorSpec, VisionSpec
 
 
 def _qwen(
@@ -125,6 +126,71 @@ def qwen2_5_vl(model: VisionFields) -> VisionSpec:
         )
     whole = layer_numbers(vision, "fullatt_block_indexes", (7, 15, 23, 31))
     return replace(spec, window=window, whole_layers=whole)
+
+
+def kanana_v(model: VisionFields) -> VisionSpec:
+    """Kanana V: a Qwen2-VL whose patches are joined by convolutions, with positions of their own."""
+    told = Fields(model.whole.table("projector_config") or {})
+    expect(told, {"projector_type": "dynamic-c-abs", "prenorm": False, "num_eos_tokens": 0})
+    spec = qwen2_vl(_with(model, in_channels=model.vision.integer("in_chans", 3)))
+    merge, count = told.integer("merge_size", 2, most=MOST_SIDE), told.integer("pos_emb_size", 576)
+    if merge != spec.merge or told.integer("encoder_hidden_size", 1280) != spec.hidden_size:
+        raise ConfigError(
+            f"merge_size and encoder_hidden_size of projector_config are not the tower's, {spec.merge} and "
+            f"{spec.hidden_size}"
+        )
+    if math.isqrt(count) ** 2 != count:
+        raise ConfigError(f"pos_emb_size is {count}, expected the square of a number")
+    index = told.get("feature_layer_index") if told.has("feature_layer_index") else -1
+    taken = len(spec.layers) + 1 + index if isinstance(index, int) and index < 0 else index
+    if not isinstance(taken, int) or not 0 < taken <= len(spec.layers):
+        raise ConfigError(f"feature_layer_index is {str(index)[:40]}, expected a layer of {len(spec.layers)}")
+    last, outputs = told.integer("mlp_depth", 2, most=MOST_LAYERS) - 1, told.integer("output_hidden_size", 2048)
+    products = (
+        ProjectorProduct(f"projector.readout.{2 * number}", outputs, True, None if number == last else "silu")
+        for number in range(last + 1)
+    )
+    width, depth = told.integer("hidden_size", 1024), told.integer("depth", 2, most=MOST_LAYERS)
+    return replace(
+        spec,
+        names="kanana",
+        layers=spec.layers[:taken],
+        abstractor=AbstractorSpec(width, depth, merge, count if told.flag("pos_emb", True) else 0),
+        projector=ProjectorSpec(tuple(products)),
+    )
+
+
+def openpangu_vl(model: VisionFields) -> VisionSpec:
+    """openPangu with pictures: a Qwen2.5-VL without gates. Outputs of several layers are normed alike and projected
+    each by itself, and their sum once more."""
+    vision, eps = model.vision, model.vision.positive("rms_norm_eps", 1e-6)
+    defaults = {"hidden_size": 1536, "depth": 26, "intermediate_size": 4608, "hidden_act": "gelu"}
+    defaults |= {"fullatt_block_indexes": (5, 12, 19, 25), "in_channels": vision.integer("in_chans", 3)}
+    spec = qwen2_5_vl(_with(model, **{field: vision.values.get(field, value) for field, value in defaults.items()}))
+    depth = len(spec.layers)
+    told = vision.get("mm_unit_vision_select_layer")
+    chosen = vision.numbers("mm_unit_vision_select_layer") if isinstance(told, list | tuple) else (-1, -3)
+    taken = sorted({depth + int(each) for each in chosen}, reverse=True)
+    if not taken or not 0 <= taken[-1] <= taken[0] < depth:
+        raise ConfigError(
+            f"mm_unit_vision_select_layer is {str(told)[:40]}, expected layers counted from the last, -1 to -{depth}"
+        )
+    mlp = dense_mlp(spec)
+    if mlp.activation != "silu":
+        mlp = replace(mlp, into=("mlp.up_proj",), gated=False)
+    assert spec.projector.norm is not None
+    projector = replace(spec.projector, norm=replace(spec.projector.norm, eps=eps))
+    return replace(
+        spec,
+        names="pangu",
+        layers=tuple(replace(layer, mlp=mlp) for layer in spec.layers[: taken[0] + 1]),
+        norm_eps=eps,
+        final_norm="final_layernorm",
+        projector=projector,
+        deepstack=tuple(taken[1:]),
+        deepstack_projector=projector if taken[1:] else None,
+        last=ProjectorSpec((ProjectorProduct("projector.fc1", model.hidden, True),), activation="silu"),
+    )
 
 
 def exaone4_5(model: VisionFields) -> VisionSpec:

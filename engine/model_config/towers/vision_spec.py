@@ -127,6 +127,8 @@ class ProjectorSpec(msgspec.Struct, frozen=True):
     """Factor on joined patches."""
     standard: tuple[str, str] | None = None
     """Names of an offset that is subtracted, and of a factor on the difference."""
+    activation: ProductActivation | None = None
+    """Activation of what the first product takes."""
 
     def inputs(self, hidden: int, merge: int) -> tuple[int, ...]:
         """Inputs of each product."""
@@ -206,6 +208,48 @@ class ResamplerSpec(msgspec.Struct, frozen=True):
             yield f"{self.name}.attn.{part}.bias", (self.width,)
 
 
+class AbstractorSpec(msgspec.Struct, frozen=True):
+    """Convolutions within a picture, which join squares of its patches (Kanana V)."""
+
+    width: int
+    depth: int
+    """Blocks before squares are joined, and as many behind."""
+    merge: int
+    """Patches on each side of a square."""
+    positions: int = 0
+    """Learned positions of its own, which are a square; 0: none."""
+    name: str = "abstractor"
+    """Prefix of its tensor names."""
+
+    def blocks(self, hidden: int) -> Iterator[tuple[str, int]]:
+        """The name of each block, and the channels that it takes, for patches of ``hidden`` numbers."""
+        for stage, first in ((0, hidden), (2, self.width * self.merge**2)):
+            for number in range(self.depth):
+                yield f"{self.name}.net.{stage}.b{number + 1}", self.width if number else first
+
+    def shapes(self, hidden: int) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """Shapes of its stored tensors, for patches of ``hidden`` numbers."""
+        if self.positions:
+            yield f"{self.name}.pos_emb.weight", (self.positions, hidden)
+        width = self.width
+        for name, inputs in self.blocks(hidden):
+            convolutions = {"conv1": (width, inputs, 1, 1), "conv2": (width, 1, 3, 3), "conv3": (width, width, 1, 1)}
+            if inputs != width:
+                convolutions["downsample"] = (width, inputs, 1, 1)
+            for part, shape in convolutions.items():
+                yield f"{name}.{part}.conv.weight", shape
+                yield from ((f"{name}.{part}.bn.{last}", (width,)) for last in ("weight", "bias"))
+            squeezed = squeezed_channels(inputs)
+            for part, outputs, taken in (("fc1", squeezed, width), ("fc2", width, squeezed)):
+                yield f"{name}.se.{part}.weight", (outputs, taken, 1, 1)
+                yield f"{name}.se.{part}.bias", (outputs,)
+
+
+def squeezed_channels(inputs: int) -> int:
+    """Channels by which a block of RegNet with ``inputs`` channels weighs its own."""
+    return round(inputs / 4)
+
+
 class VisionSpec(Backbone, frozen=True, kw_only=True):
     """One tower. ``max_position``: number of learned positions. ``layers``: up to the one whose output is used."""
 
@@ -247,9 +291,13 @@ class VisionSpec(Backbone, frozen=True, kw_only=True):
     head_name: str = "head"
     """Prefix of the probe's tensor names."""
     resampler: ResamplerSpec | None = None
+    abstractor: AbstractorSpec | None = None
     deepstack: tuple[int, ...] = ()
-    """Layers whose output is projected too, for the first decoder layers."""
+    """Layers whose output is projected too, for the first decoder layers, or with :attr:`last` for the embeddings."""
     deepstack_projector: ProjectorSpec | None = None
+    last: ProjectorSpec | None = None
+    """Projects the sum of the embeddings and of all that the layers of :attr:`deepstack` make, whose outputs the final
+    norm norms too (openPangu VL)."""
     padding: str = ""
     """Name of two embeddings, of which the first is added to patches of padding alone, and the second to those with
     some (Molmo)."""
@@ -281,6 +329,8 @@ class VisionSpec(Backbone, frozen=True, kw_only=True):
         """Numbers a patch, or a query of the resampler, that are projected."""
         if self.resampler is not None:
             return self.resampler.width
+        if self.abstractor is not None:
+            return self.abstractor.width
         return self.hidden_size * max(1, len(self.taken))
 
     @property
@@ -294,12 +344,13 @@ class VisionSpec(Backbone, frozen=True, kw_only=True):
 
     @property
     def embedding_size(self) -> int:
-        return self.projector.products[-1].outputs if self.projector.products else self.hidden_size
+        products = (self.last or self.projector).products
+        return products[-1].outputs if products else self.hidden_size
 
     @property
     def joined_side(self) -> int:
-        """Patches on each side of a square, however it is cut."""
-        return self.merge * self.filled_up
+        """Patches on each side of a square that the projector joins, however it is cut."""
+        return 1 if self.abstractor is not None else self.merge * self.filled_up
 
     @property
     def mark_size(self) -> int:
@@ -335,6 +386,8 @@ class VisionSpec(Backbone, frozen=True, kw_only=True):
         found.update(self.projector.shapes("", self.taken_size, self.joined_side))
         if self.resampler is not None:
             found.update(self.resampler.shapes(hidden))
+        if self.abstractor is not None:
+            found.update(self.abstractor.shapes(hidden))
         if self.tiles is not None:
             found |= {f"{name}.weight": (self.mark_size,) for name in self.tiles.marks}
         if self.padding:
@@ -349,6 +402,8 @@ class VisionSpec(Backbone, frozen=True, kw_only=True):
         for number in range(len(self.deepstack)):
             assert self.deepstack_projector is not None
             found.update(self.deepstack_projector.shapes(f"deepstack.{number}.", hidden, self.merge))
+        if self.last is not None:
+            found.update(self.last.shapes("", self.projector.products[-1].outputs, 1))
         return found
 
     def _head_shapes(self) -> Iterator[tuple[str, tuple[int, ...]]]:

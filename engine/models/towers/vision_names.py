@@ -86,6 +86,15 @@ _RENAMED: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
         (r"\.attn\.qkv\.", ".attn.qkv_proj."),
         (r"\A(merger|downsample)\.", r"projector.\1."),
     ),
+    "kanana": (
+        (r"\.attn\.qkv\.", ".attn.qkv_proj."),
+        (r"\Aabstractor\.readout\.", "projector.readout."),
+    ),
+    "pangu": (
+        (r"\.attn\.qkv\.", ".attn.qkv_proj."),
+        (r"\Amerger\.0\.", "projector."),
+        *((rf"\Amerger\.{number}\.", f"deepstack.{number - 1}.projector.") for number in range(1, 8)),
+    ),
     "ovis2": (
         (r"\Atransformer\.", ""),
         (r"\Ahead_(linear|norm)\.", r"projector.head_\1."),

@@ -34,7 +34,7 @@ class Projector:
         inputs = spec.inputs(hidden, merge)
         size = inputs[0] if self._joined_first else hidden
         self._norm = None if spec.norm is None else _norm(weights, prefix, spec.norm, size, context)
-        self._scale = spec.scale
+        self._scale, self._activation = spec.scale, spec.activation
         self._wide = any(product.softmax for product in spec.products)
         self._standard = [context.empty(inputs[0], dtype=context.stream) for _ in spec.standard or ()]
         for name, tensor in zip(spec.standard or (), self._standard, strict=True):
@@ -64,6 +64,8 @@ class Projector:
 
     def of_joined(self, x: torch.Tensor) -> torch.Tensor:
         """The products of joined patches that are normed and scaled: [embeddings, inputs] → [embeddings, outputs]."""
+        if self._activation is not None:
+            x = kernels.activate_(x.clone(), self._activation)
         for product in self._products:
             x = product(x)
         return x

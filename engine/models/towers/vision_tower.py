@@ -26,6 +26,7 @@ from ...model_config.towers.vision_hf import vision_spec_from_hf
 from ...model_config.towers.vision_spec import MARKS, VisionSpec
 from .payload import Encoded, Payload
 from .tower import Tower, sequences
+from .vision_abstractor import Abstractor
 from .vision_grids import Layout, axial_rotation, layout, learned
 from .vision_names import tower_tensors
 from .vision_patches import Patches, read_patches
@@ -65,6 +66,7 @@ class VisionTower(Tower):
         self._final_norm = self._norm(spec.final_norm) if spec.final_norm else None
         self._head = ProbeHead(weights, spec, context) if spec.pool == "probe" else None
         self._resampler = None if spec.resampler is None else Resampler(weights, spec.resampler, hidden, context)
+        self._abstractor = None if spec.abstractor is None else Abstractor(weights, spec.abstractor, hidden, context)
         self._projector = Projector(weights, spec.projector, spec.taken_size, spec.joined_side, context)
         names = spec.tiles.marks if spec.tiles is not None else ()
         self._ends = [context.empty(spec.mark_size, dtype=context.stream) for _ in names]
@@ -87,6 +89,9 @@ class VisionTower(Tower):
             for number, projector in enumerate([spec.deepstack_projector] * len(spec.deepstack))
             if projector is not None
         ]
+        self._last: Projector | None = None
+        if spec.last is not None:
+            self._last = Projector(weights, spec.last, spec.projector.products[-1].outputs, 1, context)
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -145,6 +150,7 @@ class VisionTower(Tower):
         back = None if order is None else torch.argsort(order).to(device)
         behind: dict[int, torch.Tensor] = {}
         taken: dict[int, torch.Tensor] = {}
+        summed: list[torch.Tensor] = []
         delta: Delta | None = None
         residual: Stream = x
         for number, layer in enumerate(self._layers):
@@ -154,7 +160,11 @@ class VisionTower(Tower):
                 stream = joined(delta, residual, None)
                 assert isinstance(stream, torch.Tensor)
                 residual, delta = stream, None
-                if number in spec.deepstack:
+                if number in spec.deepstack and self._last is not None:
+                    assert self._final_norm is not None
+                    projector = self._deepstack[spec.deepstack.index(number)]
+                    summed.append(self._embeddings(projector, self._final_norm.plain(residual), back))
+                elif number in spec.deepstack:
                     behind[len(behind)] = self._embeddings(self._deepstack[len(behind)], residual, back)
                 if number + 1 in spec.taken:
                     taken[number + 1] = residual.clone()  # layers add to the stream in place
@@ -173,7 +183,13 @@ class VisionTower(Tower):
                 torch.cat(each).to(device) for each in zip(*((at.rows, at.columns) for at in layouts), strict=True)
             )
             hidden = self._resampler(hidden, rows, columns, whole.texts.cu_seqlens, whole.texts.varlen.max_seqlen)
-        return Encoded(self._embeddings(self._projector, hidden, back), behind)
+        if self._abstractor is not None:
+            assert isinstance(hidden, torch.Tensor)
+            hidden = self._abstractor(hidden, patches.grids)
+        embeddings = self._embeddings(self._projector, hidden, back)
+        if self._last is not None:
+            embeddings = self._last(sum(summed, embeddings))
+        return Encoded(embeddings, behind)
 
     def _with_class_tokens(self, x: torch.Tensor, token: torch.Tensor, pictures: int) -> torch.Tensor:
         """Put the class token before the patches of each picture; all have one size."""

@@ -210,6 +210,8 @@ async def pool_contents(
 
     async def read(named: tuple[Content, str]) -> Prompt:
         content, where = named
+        if model.markers.picture and (text := plain_text(content)) is not None:
+            content = text
         if isinstance(content, str):
             (made,) = await read_texts(model, [content], reading.room, where, prompt=prompt)
             return made

@@ -6,7 +6,11 @@ from typing import Any, Final
 
 from transformers import AutoImageProcessor
 
+from stentor.engine.model_config.towers.media_spec import media_spec
+
 from ...text.tokenizers.loading import load_tokenizer
+from .images.enlarged import KananaImages
+from .model_files import ModelFiles
 from .own_processor import OwnProcessor
 
 
@@ -80,6 +84,26 @@ class Ling3VLProcessor(ImagePadProcessor):
 
     def replace_image_token(self, image_inputs: Any, image_idx: int, **_: Any) -> str:
         return f"<|vision_start|>{self.embeddings(image_inputs, image_idx)}<|vision_end|>\n"
+
+
+class KananaVProcessor(GridProcessor):
+    """The token behind the one that ends a text stands for each embedding, as in vLLM."""
+
+    image_token = "<image>"
+
+    @classmethod
+    def of(cls, folder: Path) -> "KananaVProcessor":
+        """From the files of a model. Raises ValueError where no token is known for pictures."""
+        media = media_spec(ModelFiles(folder).read("config.json"))
+        if media is None or "image" not in media.placeholders:
+            raise ValueError("text_config has no eos_token_id, behind which is the token of pictures")
+        made = cls(KananaImages.from_pretrained(folder))
+        made.embedded = load_tokenizer(folder).name_of(media.placeholders["image"])
+        return made
+
+
+class OpenPanguProcessor(GridProcessor):
+    image_token = "[unused19]"
 
 
 class OpenCUAProcessor(GridProcessor):

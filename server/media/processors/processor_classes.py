@@ -23,13 +23,16 @@ from .audio import (
 from .grids import (
     DotsVLProcessor,
     ImagePadProcessor,
+    KananaVProcessor,
     KimiK3Processor,
     KimiVLProcessor,
     Ling3VLProcessor,
     OpenCUAProcessor,
+    OpenPanguProcessor,
 )
 from .images.apertus import ApertusImages, Emu3Images
 from .images.cohere2 import Cohere2VisionImages
+from .images.enlarged import PanguImages
 from .images.fuyu import FuyuImages
 from .images.gemma4 import Gemma4UnifiedImages
 from .images.inkling import Inkling2Images
@@ -109,6 +112,7 @@ OWN: Final[Mapping[str, Any]] = {
     "InternVLChatProcessor": InternVLChatProcessor,
     "IsaacProcessor": IsaacProcessor,
     **dict.fromkeys(("KeyeProcessor", "KeyeVL1_5Processor", "LlavaOnevision2Processor"), ImagePadProcessor),
+    "KananaVProcessor": KananaVProcessor,
     "KimiK3Processor": KimiK3Processor,
     "KimiVLProcessor": KimiVLProcessor,
     "Lfm2VlProcessor": Lfm2VlProcessor,
@@ -125,6 +129,7 @@ OWN: Final[Mapping[str, Any]] = {
     "NemotronEmbedProcessor": NemotronEmbedProcessor,
     "NVLMProcessor": NVLMProcessor,
     "OpenCUAProcessor": OpenCUAProcessor,
+    "OpenPanguVLProcessor": OpenPanguProcessor,
     "Ovis2_5Processor": Ovis25Processor,
     "Phi3VProcessor": Phi3VProcessor,
     "Phi4MMProcessor": Phi4MMProcessor,
@@ -158,6 +163,7 @@ OWN_IMAGES: Final[Mapping[str, Any]] = {
     "Kimi_K25Processor": KimiImages,
     "Lfm2VlProcessor": Lfm2VlImages,
     "Llama4Processor": Llama4Images,
+    "OpenPanguVLProcessor": PanguImages,
     "PerceptionLMProcessor": PerceptionLMImages,
     "Phi4MultimodalProcessor": Phi4Images,
     "MiniCPMOcrProcessor": MiniCPMOcrImages,
@@ -181,6 +187,7 @@ _UNNAMED: Final[Mapping[str, str]] = {
     "h2ovl_chat": "H2OVLProcessor",
     "internvl_chat": "InternVLChatProcessor",
     "isaac": "IsaacProcessor",
+    "kanana-1.5-v": "KananaVProcessor",
     **dict.fromkeys(("keye", "keye_vl1_5"), "KeyeProcessor"),
     "kimi_k3": "KimiK3Processor",
     "kimi_vl": "KimiVLProcessor",
@@ -194,6 +201,7 @@ _UNNAMED: Final[Mapping[str, str]] = {
     "molmo": "MolmoProcessor",
     "NVLM_D": "NVLMProcessor",
     "opencua": "OpenCUAProcessor",
+    "openpangu_vl": "OpenPanguVLProcessor",
     "ovis2_5": "Ovis2_5Processor",
     "phi3_v": "Phi3VProcessor",
     "phi4_siglip": "Phi4SiglipProcessor",
@@ -205,10 +213,13 @@ _UNNAMED: Final[Mapping[str, str]] = {
     "unlimited-ocr": "UnlimitedOcrProcessor",
 }
 """Processors by model type, if transformers has none and published files name none, or one of their own code."""
-ALIKE: Final[Mapping[str, str]] = dict.fromkeys(
-    ("ColQwen3Processor", "ColQwen3_5Processor", "OpsColQwen3Processor", "Qwen3VLNemotronEmbedProcessor"),
-    "Qwen3VLProcessor",
-)
+ALIKE: Final[Mapping[str, str]] = {
+    **dict.fromkeys(
+        ("ColQwen3Processor", "ColQwen3_5Processor", "OpsColQwen3Processor", "Qwen3VLNemotronEmbedProcessor"),
+        "Qwen3VLProcessor",
+    ),
+    "JinaEmbeddingsV4Processor": "Qwen2_5_VLProcessor",
+}
 """Processors whose code comes with files, by those that process pictures alike."""
 
 

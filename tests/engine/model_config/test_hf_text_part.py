@@ -63,7 +63,7 @@ WRITTEN_OUT = {"kimi_linear", "mimo_v2", "mistral_large3", "nemotron_h"}
 """Whose published files omit nothing."""
 CODE_ALONE = {
     *("bailing_moe_v3_vl_text", "isaac_text", "keye_text", "mimo_v2", "minicpmv_text", "mistral_large3", "mistral_own"),
-    *("chatglm_4v_text", "molmo", "step3_text", "step5"),
+    *("chatglm_4v_text", "molmo", "openpangu_vl_text", "step3_text", "step5"),
 }
 """For which transformers has no class."""
 
@@ -205,6 +205,34 @@ def test_pairs_of_qwen3_vl_turn_by_frame_row_and_column_in_turn() -> None:
     rope = found.layers[0].attention.rope
     assert rope is not None
     assert rope.axes == (0, 1, 2, 0, 1, 2, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("sections", "interleaved", "axes"),
+    [
+        ([2, 3, 3], True, (0, 1, 2, 1, 2, 1, 2, 0)),
+        ([4, 2, 2], True, (0, 1, 2, 0, 1, 2, 0, 0)),
+        ([8, 0, 0], True, (0,) * 8),
+        ([2, 3, 3], False, (0, 0, 1, 1, 1, 2, 2, 2)),
+    ],
+)
+def test_pairs_of_openpangu_are_spread_over_a_head(
+    sections: list[int], interleaved: bool, axes: tuple[int, ...]
+) -> None:
+    told = {"type": "mrope", "mrope_section": sections, "mrope_interleaved": interleaved}
+    shape = {**tiny.SHAPE, "head_dim": 16, "rope_scaling": told, "vision_config": {}}
+    rope = model_spec_from_hf({**shape, "model_type": "openpangu_vl"}).layers[0].attention.rope
+    assert rope is not None
+    assert rope.axes == axes
+    media = media_spec({"model_type": "openpangu_vl", "video_token_id": 9})
+    assert media == MediaSpec({"image": 46_005}), "videos are not taken, and files may leave out the placeholder"
+
+
+def test_a_head_of_openpangu_ends_with_a_pair_that_turns_by_frame() -> None:
+    told = {"type": "mrope", "mrope_section": [0, 4, 4], "mrope_interleaved": True}
+    shape = {**tiny.SHAPE, "head_dim": 16, "rope_scaling": told, "vision_config": {}}
+    with pytest.raises(ConfigError, match="mrope_section has no pair that turns by frame"):
+        model_spec_from_hf({**shape, "model_type": "openpangu_vl"})
 
 
 HUNYUAN_OCR: dict[str, Any] = {

@@ -230,6 +230,28 @@ _FILES: Final[Mapping[str, _Files]] = {
             **{"<|vision_end|>": "<|media_end|>", "<image>": "<|media_content|>"},
         },
     ),
+    "kanana_v": _Files(
+        CHATML.replace("IMAGE", "<image>"),
+        {
+            "preprocessor_config.json": {
+                **{"image_processor_type": "KananaVImageProcessor", "processor_class": "KananaVProcessor"},
+                **{"min_pixels": 256, "max_pixels": 1024, "patch_size": PATCH, "temporal_patch_size": 2},
+                **{"merge_size": 2, "image_mean": _HALF, "image_std": _HALF},
+            }
+        },
+        {"<|image_pad|>": "<|reserved_special_token_0|>"},
+    ),
+    "openpangu_vl": _Files(
+        CHATML.replace("IMAGE", "[unused18][unused19][unused20]"),
+        {
+            "preprocessor_config.json": {
+                **{"image_processor_type": "OpenPanguVLImageProcessorFast", "processor_class": "OpenPanguVLProcessor"},
+                **{"min_pixels": 256, "max_pixels": 1024, "patch_size": PATCH, "temporal_patch_size": 1},
+                **{"merge_size": 2, "image_mean": _HALF, "image_std": _HALF},
+            }
+        },
+        {"<|vision_start|>": "[unused18]", "<|image_pad|>": "[unused19]", "<|vision_end|>": "[unused20]"},
+    ),
     "phi3_v": _Files(
         _COUNTING.replace("IMAGE", "{% set count.value = count.value + 1 %}<|image_{{ count.value }}|>"),
         {

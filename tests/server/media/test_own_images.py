@@ -6,12 +6,18 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image, ImageOps
-from transformers import Gemma4ImageProcessorPil, GotOcr2ImageProcessorPil, Siglip2ImageProcessorPil
+from transformers import (
+    Gemma4ImageProcessorPil,
+    GotOcr2ImageProcessorPil,
+    Qwen2VLImageProcessorPil,
+    Siglip2ImageProcessorPil,
+)
 from transformers.utils.constants import IMAGENET_DEFAULT_MEAN, OPENAI_CLIP_MEAN, OPENAI_CLIP_STD
 
 from stentor.server.media.processors.images.cohere2 import Cohere2VisionImages
 from stentor.server.media.processors.images.deepseek_vl2 import DeepseekVL2Images
 from stentor.server.media.processors.images.eagle import canvas as eagle_canvas
+from stentor.server.media.processors.images.enlarged import KananaImages, PanguImages
 from stentor.server.media.processors.images.gemma4 import Gemma4UnifiedImages
 from stentor.server.media.processors.images.h2ovl import H2OVLImages
 from stentor.server.media.processors.images.isaac import IsaacImages
@@ -367,6 +373,35 @@ def test_a_picture_of_step_that_would_be_filled_up_to_a_larger_square_than_any_m
     images = StepImages()
     with pytest.raises(ValueError, match="it has 8193 pixels in a row, expected at most 8192"):
         images(Image.new("RGB", (8193, 1)), return_tensors="np")
+
+
+@pytest.mark.parametrize("size", [(20, 30), (30, 20), (28, 28), (29, 40)])
+def test_a_small_picture_of_openpangu_is_enlarged_before_it_is_resized(size: tuple[int, int]) -> None:
+    drawn = waves(size[1], size[0])
+    larger = drawn
+    if min(size) <= 28:
+        scale = 56 / min(size)
+        larger = drawn.resize((int(scale * drawn.width), int(scale * drawn.height)), Image.Resampling.BICUBIC)
+    settings: dict[str, Any] = {"patch_size": 4, "size": {"shortest_edge": 256, "longest_edge": 1024}}
+    expected = Qwen2VLImageProcessorPil(**settings)(larger, return_tensors="np")
+    found = PanguImages(temporal_patch_size=1, **settings)(drawn, return_tensors="np")
+    assert (found["image_grid_thw"] == expected["image_grid_thw"]).all()
+    assert found["pixel_values"] == pytest.approx(expected["pixel_values"])
+
+
+@pytest.mark.parametrize("size", [(7, 20), (20, 3), (8, 9)])
+def test_a_picture_of_kanana_has_whole_squares_before_it_is_resized(size: tuple[int, int]) -> None:
+    drawn = waves(size[1], size[0])
+    larger = drawn
+    if min(size) < 8:
+        scale = 8 / min(size)
+        sides = max(8, int(scale * drawn.width)), max(8, int(scale * drawn.height))
+        larger = drawn.resize(sides, Image.Resampling.BICUBIC)
+    settings: dict[str, Any] = {"patch_size": 4, "size": {"shortest_edge": 256, "longest_edge": 1024}}
+    expected = Qwen2VLImageProcessorPil(**settings)(larger, return_tensors="np")
+    found = KananaImages(**settings)(drawn, return_tensors="np")
+    assert (found["image_grid_thw"] == expected["image_grid_thw"]).all()
+    assert found["pixel_values"] == pytest.approx(expected["pixel_values"])
 
 
 @pytest.mark.parametrize(

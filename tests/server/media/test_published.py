@@ -53,10 +53,12 @@ PROMPTS = {
     "internvl_chat": "<img>{}</img>\n",
     "qianfan_ocr": "<img>{}</img>\n",
     "isaac": "{}",
+    "kanana_v": "{}",
     "keye": "<|vision_start|>{}<|vision_end|>",
     "ling3_vl": "<|vision_start|>{}<|vision_end|>\n",
     "llava_onevision2": "<|vision_start|>{}<|vision_end|>",
     "opencua": "<|media_begin|>image<|media_content|>{}<|media_end|>",
+    "openpangu_vl": "[unused18]{}[unused20]",
     "skywork_r1v": "<img>{}</img>\n",
     "ovis2_6": "{}\n",
     "unlimited_ocr_published": "{}\n",
@@ -221,13 +223,38 @@ def test_a_tower_of_nemotron_of_another_form_is_refused(config: dict[str, object
             "projector_input_dim is not projector_output",
         ),
         ("llama4", {"pixel_shuffle_ratio": 0.7}, "pixel_shuffle_ratio is 0.7, expected one over a whole number"),
+        ("kanana-1.5-v", {"embed_dim": 640}, "encoder_hidden_size of projector_config are not the tower's, 2 and 640"),
+        ("kanana-1.5-v", {"spatial_merge_size": 1}, "merge_size and encoder_hidden_size of projector_config are not"),
+        (
+            "openpangu_vl",
+            {"mm_unit_vision_select_layer": [-27], "depth": 26},
+            "expected layers counted from the last, -1 to -26",
+        ),
+        ("openpangu_vl", {"mm_unit_vision_select_layer": [0]}, "expected layers counted from the last, -1 to -26"),
+        ("openpangu_vl", {"mm_unit_vision_select_layer": []}, "expected layers counted from the last, -1 to -26"),
     ],
 )
-def test_towers_of_ovis_2_and_llama_4_of_another_form_are_refused(
+def test_towers_of_ovis_2_and_others_of_another_form_are_refused(
     kind: str, vision: dict[str, object], why: str
 ) -> None:
     with pytest.raises(ConfigError, match=why):
         vision_spec_from_hf({"model_type": kind, "vision_config": vision, "visual_indicator_token_ids": [1, 2]}, 64)
+
+
+@pytest.mark.parametrize(
+    ("told", "why"),
+    [
+        ({"projector_type": "c-abs"}, "projector_type is 'c-abs', expected 'dynamic-c-abs'"),
+        ({"prenorm": True}, "prenorm is true, expected false"),
+        ({"pos_emb_size": 577}, "pos_emb_size is 577, expected the square of a number"),
+        ({"feature_layer_index": [-1, -2]}, r"feature_layer_index is \[-1, -2\], expected a layer of 32"),
+        ({"feature_layer_index": -33}, "feature_layer_index is -33, expected a layer of 32"),
+    ],
+)
+def test_convolutions_of_kanana_of_another_form_are_refused(told: dict[str, object], why: str) -> None:
+    config = {"model_type": "kanana-1.5-v", "vision_config": {"depth": 32}, "projector_config": told}
+    with pytest.raises(ConfigError, match=why):
+        vision_spec_from_hf(config, 64)
 
 
 def test_registers_are_filled_up_to_a_multiple_as_the_published_sizes_say() -> None:
