@@ -213,7 +213,8 @@ class ChatTranscription:
         words = spoken_words(text)
         times = await aligner.times(pcm, words, self._caller, self._context, FIELD)
         tokens = [token for piece in pieces for token in piece.tokens]
-        return timed_segments(text, words, times, tokens, begin, "" if language in WITHOUT_SPACES else " ")
+        end = begin + len(pcm) / BYTES_A_SECOND
+        return timed_segments(text, words, times, tokens, begin, end, "" if language in WITHOUT_SPACES else " ")
 
     def _tokens(self, delta: Text) -> list[TextToken]:
         """Tokens of text."""
