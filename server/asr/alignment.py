@@ -114,13 +114,17 @@ def timed_segments(
     times: Sequence[int],
     tokens: Sequence[TextToken],
     begin: float,
+    end: float,
     lead: str,
 ) -> list[Segment]:
-    """The sentences of a window that begins at ``begin`` seconds.
+    """The sentences of a window from ``begin`` to ``end`` seconds; a text without words, such as "♪", is one.
 
     ``times``: in milliseconds from there, two of each word. ``tokens`` are those of the text. ``lead`` is before the
-    text of the first. Ids are 0.
+    text of the first, unless that begins with white space. Ids are 0.
     """
+    lead = "" if text[:1].isspace() else lead
+    if not words:
+        return [_segment(lead + text, [], (begin, end), tokens, begin)] if text.strip() else []
     timed = [
         Word(word.text, begin + start / 1000, begin + max(start, end) / 1000, 1.0)
         for word, start, end in zip(words, times[::2], times[1::2], strict=True)
@@ -135,7 +139,8 @@ def timed_segments(
             continue
         stop = stop if last else len(text[:stop].rstrip())
         part = (lead if not found else "") + text[at:stop]
-        found.append(_segment(part, timed[first:place], _within(tokens, text, at, stop), begin))
+        among = timed[first:place]
+        found.append(_segment(part, among, (among[0].start, among[-1].end), _within(tokens, text, at, stop), begin))
         first, at = place, stop
     return found
 
@@ -151,12 +156,14 @@ def _within(tokens: Iterable[TextToken], text: str, begin: int, end: int) -> lis
     return found
 
 
-def _segment(text: str, words: list[Word], tokens: Sequence[TextToken], begin: float) -> Segment:
+def _segment(
+    text: str, words: list[Word], span: tuple[float, float], tokens: Sequence[TextToken], begin: float
+) -> Segment:
     return Segment(
         id=0,
         seek=round(begin * FRAMES_A_SECOND),
-        start=words[0].start,
-        end=words[-1].end,
+        start=span[0],
+        end=span[1],
         text=text,
         tokens=[token.token for token in tokens],
         temperature=0.0,

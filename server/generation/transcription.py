@@ -7,6 +7,7 @@
 """
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
@@ -114,7 +115,9 @@ class ChatTranscription:
         self._begun = (begun or self._asking.marker) + wish.after if wish.after else begun
         """Beginning of each answer."""
         self.language = wish.language
-        """Language code; without one in the request, the model's once it has begun."""
+        """Language code; without one in the request, what the model named in the earliest part that names one."""
+        self._named_at = math.inf
+        """Where that part begins, in seconds."""
         self._audio_tokens = 0
         self._text_tokens = 0
 
@@ -186,7 +189,7 @@ class ChatTranscription:
                     match delta:
                         case Text():
                             if (piece := transcript.add(delta.text, self._tokens(delta))) is not None:
-                                self._settle(transcript.head)
+                                self._settle(transcript.head, begin)
                                 every.append(piece)
                                 yield (
                                     piece
@@ -213,7 +216,8 @@ class ChatTranscription:
         words = spoken_words(text)
         times = await aligner.times(pcm, words, self._caller, self._context, FIELD)
         tokens = [token for piece in pieces for token in piece.tokens]
-        return timed_segments(text, words, times, tokens, begin, "" if language in WITHOUT_SPACES else " ")
+        end = begin + len(pcm) / BYTES_A_SECOND
+        return timed_segments(text, words, times, tokens, begin, end, "" if language in WITHOUT_SPACES else " ")
 
     def _tokens(self, delta: Text) -> list[TextToken]:
         """Tokens of text."""
@@ -225,9 +229,11 @@ class ChatTranscription:
             if token not in tokenizer.special_ids
         ]
 
-    def _settle(self, head: str) -> None:
-        if self.language is None and head:
-            self.language = self._asking.told_language(head)
+    def _settle(self, head: str, begin: float) -> None:
+        """Parts run side by side, and a later one may name its language first."""
+        if self._wish.language is None and head and begin < self._named_at:
+            told = self._asking.told_language(head)
+            self.language, self._named_at = (told, begin) if told else (self.language, self._named_at)
 
     async def _ask(self, pcm: bytes) -> ObservedGeneration:
         chat, wish, context = self._chat, self._wish, self._context

@@ -123,7 +123,7 @@ async def read_pairs(
 async def read_pair(model: EmbeddingModel, query: Content, document: Content, where: str, rules: PairRules) -> Prompt:
     """One pair in the prompt of Qwen3-VL-Reranker, of texts, pictures and both; of jina-reranker-m0, of a text or a
     picture on each side; or of NVIDIA's reranker, of texts and one picture. Raises as :func:`.reading.read_messages`;
-    long pairs are refused, since the score depends on the end."""
+    long pairs are refused, since the score depends on the end, but for NVIDIA's of texts."""
     if model.pair_form == "jina_vl":
         return await _read_jina_pair(model, query, document, where, rules)
     if model.pair_form == "nemotron_vl":
@@ -136,7 +136,7 @@ async def read_pair(model: EmbeddingModel, query: Content, document: Content, wh
     ]
     messages = [{"role": "system", "content": [_text_part(_QWEN3_JUDGE)]}, {"role": "user", "content": question}]
     fields = msgspec.structs.replace(rules.reading.fields, add_generation_prompt=True)
-    reading = replace(rules.reading, fields=fields, room=replace(rules.room, cut=None))
+    reading = replace(rules.reading, fields=fields, room=rules.room.uncut)
     return await read_messages(model, reading, messages, where)
 
 
@@ -312,7 +312,7 @@ async def _templated(
         except TemplateError as error:
             raise BadRequest(str(error), field, "template_error") from None
         if len(ids) > rules.room.most:  # truncation would remove the end, on which the score depends
-            raise rules.room.too_long(len(ids), _at(field, place, documents), _TOGETHER)
+            raise rules.room.uncut.too_long(len(ids), _at(field, place, documents), _TOGETHER)
         prompts.append(Prompt(ids))
     return prompts
 

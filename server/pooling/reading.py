@@ -69,6 +69,11 @@ class LengthLimit(msgspec.Struct, frozen=True):
     named: str = "truncate_prompt_tokens"
     """The field that may say how many."""
 
+    @property
+    def uncut(self) -> "LengthLimit":
+        """The same for what is never truncated, which is not offered either."""
+        return replace(self, cut=None, way="")
+
     @classmethod
     def of(cls, model: EmbeddingModel, fields: PoolingFields, most: int = 0) -> "LengthLimit":
         """``most`` is the operator's bound, 0 for none. Raises BadRequest."""
@@ -159,7 +164,7 @@ async def read_parts(
 
     Raises BadRequest naming an empty text, and where all are too long together: nothing is cut.
     """
-    room = replace(room, way="")
+    room = room.uncut
     try:
         before, *each = await encode(model, [prompt, *texts], special=False, most=room.most)
     except TextTooLong as error:
@@ -318,7 +323,8 @@ async def read_written(
     special: bool = False,
 ) -> Prompt:
     """``text`` unchanged, with the positions of its media, and the tokens ``end`` behind it. ``special``: between the
-    tokenizer's special tokens. Raises BadRequest, also for texts beyond ``room``, and Overloaded."""
+    tokenizer's special tokens. Raises BadRequest, also for what is beyond ``room``, where texts alone are truncated,
+    and Overloaded."""
     media = NO_MEDIA
     if parts and model.media is not None:
         _, media = await _taken(model, reading, [{"role": "user", "content": parts}], where)
@@ -327,9 +333,8 @@ async def read_written(
         (ids,) = await encode(model, [text if stands is None else stands.expand(text)], special=special)
     except TemplateError as error:
         raise BadRequest(str(error), where, "template_error") from None
-    ids = [*ids, *end]
-    if len(ids) > room.most:
-        raise room.too_long(len(ids), where)
+    room = room.uncut if parts or end else room
+    ids = room.within([*ids, *end], model.ends if special else _NO_ENDS, where)
     placed = PlacedMedia()
     if model.media is not None and stands is not None:
         placed = model.media.place(ids, media, stands.order, model.pool.tokenizer)
@@ -386,8 +391,7 @@ async def _read_alone(
         (ids,) = await encode(model, [text.expand(words)], special=model.markers.affixed)
     except TemplateError as error:
         raise BadRequest(str(error), where, "template_error") from None
-    if len(ids) > reading.room.most:
-        raise reading.room.too_long(len(ids), where)
+    ids = reading.room.uncut.within(ids, _NO_ENDS, where)
     placed = model.media.place(ids, media, text.order, model.pool.tokenizer)
     if not model.markers.picture_apart:
         return Prompt(ids, media=placed)

@@ -1,6 +1,7 @@
 """Files of clients. A function with an ``owner`` only uses that caller's rows.
 
-A file's content is stored in parts of one size, so that it is written and read part by part.
+A file's content is stored in parts of one size, so that it is written and read part by part. A file has the number 0
+until it is whole: only then is it found and listed.
 """
 
 import time
@@ -81,13 +82,14 @@ def begin(
     size: int = 0,
     seconds: int | None = None,
 ) -> None:
-    """A file of ``size`` bytes, or more, whose parts are still to come; nothing deletes it until :func:`finish`.
+    """A file of ``size`` bytes, or more, whose parts are still to come; nothing shows or deletes it until
+    :func:`finish`.
 
     Its room is made now: it is known at once whether there is enough. It expires after ``seconds``.
     """
     now = int(time.time())
     db.execute(
-        f"INSERT INTO files SELECT ?, ?, COALESCE(MAX(number), 0) + 1, ?, {NOW}, 1, ?, ?, ? FROM files",
+        f"INSERT INTO files VALUES (?, ?, 0, ?, {NOW}, 1, ?, ?, ?)",
         (file, owner, now, size, purpose, name),
     )
     if seconds is not None:
@@ -102,9 +104,12 @@ def append(db: "sqlite3.Connection", file: str, place: int, data: bytes) -> None
 
 
 def finish(db: "sqlite3.Connection", file: str) -> StoredFile | None:
-    """The finished file; None if its owner deleted it."""
+    """The file, which is whole; None if its owner deleted it."""
     row = db.execute(
-        f"UPDATE files SET held = held - 1, used = {NOW} WHERE id = ? RETURNING {_COLUMNS}", (file,)
+        f"UPDATE files SET held = held - 1, used = {NOW}, "
+        "number = IIF(number > 0, number, (SELECT MAX(number) + 1 FROM files)) "
+        f"WHERE id = ? RETURNING {_COLUMNS}",
+        (file,),
     ).fetchone()
     return None if row is None else StoredFile(*row)
 
@@ -115,7 +120,9 @@ def hold(db: "sqlite3.Connection", file: str) -> None:
 
 
 def find(db: "sqlite3.Connection", owner: str, file: str) -> StoredFile | None:
-    row = db.execute(f"SELECT {_COLUMNS} FROM files WHERE id = ? AND owner = ?", (file, owner)).fetchone()
+    row = db.execute(
+        f"SELECT {_COLUMNS} FROM files WHERE id = ? AND owner = ? AND number > 0", (file, owner)
+    ).fetchone()
     return None if row is None else StoredFile(*row)
 
 
@@ -145,7 +152,7 @@ def listed(
 ) -> list[StoredFile] | None:
     """Files of ``purposes``, or of any; None if ``after`` names no file."""
     order, side = ("DESC", "<") if newest_first else ("ASC", ">")
-    conditions, values = ["owner = ?"], [owner]
+    conditions, values = ["owner = ?", "number > 0"], [owner]
     if purposes:
         conditions.append(f"purpose IN ({', '.join('?' * len(purposes))})")
         values += purposes

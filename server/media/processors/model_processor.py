@@ -1,5 +1,6 @@
 """A model's processor, for one piece of media at a time. Runs in the child."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -45,6 +46,10 @@ class ModelInputs(NamedTuple):
     grid: tuple[int, int, int] | None
     interval: float = 1.0
     """Distance of the positions of two frames."""
+
+
+_NOTHING: Final = re.compile(r"\b(?:height|width)=0\b")
+"""In an error of transformers: a picture is resized to nothing."""
 
 
 class ModelProcessor:
@@ -118,6 +123,9 @@ class ModelProcessor:
         try:
             found, (replacement, *_) = processor._process_images(images, **arguments)
         except (ValueError, ZeroDivisionError) as error:
+            if isinstance(error, ZeroDivisionError) or _NOTHING.search(str(error)):
+                width, height = picture.size
+                error = ValueError(f"of its {width} x {height} pixels a side becomes shorter than one")
             raise _refused("picture", error) from None
         tensors = _tensors(found, processor.unused_input_names)
         if not apart:

@@ -123,6 +123,16 @@ async def test_subtitles_are_the_sentences(model: Model) -> None:
     assert answer.text.count(" --> ") == 2
 
 
+@pytest.mark.parametrize("text", ["♪♪", "...", " ♪"])
+async def test_a_text_without_words_is_a_segment_all_the_same(model: Model, text: str) -> None:
+    model.says = lambda _count: f"language German<asr_text>{text}"
+    answer = await post(model.state, [("response_format", "verbose_json")], tone(2))
+    (segment,) = answer.json()["segments"]
+    assert answer.json()["text"] == text.strip()
+    assert (segment["start"], segment["end"], segment["text"]) == (0.0, 2.0, f" {text.strip()}")
+    assert bytes(segment["tokens"]) == text.encode()
+
+
 async def test_a_stream_and_plain_text_ask_no_times(model: Model, served: Aligned) -> None:
     before = len(served.pooler.prompts)
     assert (await post(model.state, [("response_format", "text")], tone(1))).text == f"{TEXT}\n"

@@ -310,8 +310,10 @@ async def test_long_files_are_cut_where_they_are_quiet_and_joined(qwen: Model, m
     answer = await post(qwen.state, [("model", "fake/model")], pcm)
     assert answer.json()["text"] == "30 tokens. 38 tokens. 8 tokens."
     qwen.says = lambda count: f"language Chinese<asr_text>{count}"
-    answer = await post(qwen.state, [("response_format", "text")], pcm)
-    assert answer.text == "30388\n", "no space parts what is written without spaces"
+    joined = (await post(qwen.state, [("response_format", "text")], pcm)).text
+    assert joined == "30388\n", "no space parts what is written without spaces"
+    qwen.says = lambda count: f"language {'Macedonian' if count == 30 else 'Thai'}<asr_text>{count}"
+    assert (await post(qwen.state, [("response_format", "text")], pcm)).text == "30 38 8\n", "as of the first part"
 
 
 async def test_a_stream_has_the_text_as_it_is_written_and_counts_tokens(qwen: Model) -> None:

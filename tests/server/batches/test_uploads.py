@@ -194,6 +194,27 @@ async def test_a_file_that_the_store_has_no_room_for_is_refused_before_any_of_it
         assert (kept["filename"], kept["bytes"]) == ("x", 300_000)
 
 
+async def test_a_file_is_seen_only_once_it_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    state = fake_state()
+    seen: list[tuple[int, list[str], list[str]]] = []
+    append = files.append
+
+    def looked_at(db: sqlite3.Connection, file: str, place: int, data: bytes) -> None:
+        append(db, file, place, data)
+        for newest_first in (False, True):
+            listed = files.listed(db, "", limit=9, after=None, newest_first=newest_first)
+            seen.append((place, [each.name for each in listed or ()], [file] if files.find(db, "", file) else []))
+
+    async with in_memory(state) as client:
+        await client.post("/v1/files", content=form(b"x"), headers=HEADERS)
+        monkeypatch.setattr(files, "append", looked_at)
+        content = b"y" * (files.PART_BYTES + 1)
+        (await client.post("/v1/files", content=form(b"y", content), headers=HEADERS)).raise_for_status()
+        assert seen == [(0, ["x"], [])] * 2 + [(1, ["x"], [])] * 2
+        listed = (await client.get("/v1/files")).json()["data"]
+        assert [(each["filename"], each["bytes"]) for each in listed] == [("y", len(content)), ("x", 5)]
+
+
 async def test_a_file_that_is_deleted_while_it_is_kept_is_not_said_to_be_there(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -87,6 +87,15 @@ def test_there_are_as_many_placeholders_as_the_models_own_encoder_makes_embeddin
                 MediaPositions.of(count, [(RowSpan(0, 0, count, inputs.grid), [(0, count)])], axes)
 
 
+@pytest.mark.parametrize(("family", "size"), [("pixtral", (3000, 1)), ("idefics2", (1, 1))])
+def test_a_picture_of_which_nothing_would_be_left_is_refused_by_its_size(
+    family: str, size: tuple[int, int], made: Callable[[str], Made]
+) -> None:
+    processor, _ = made(family)
+    with pytest.raises(Refusal, match=f"of its {size[0]} x {size[1]} pixels a side becomes shorter than one"):
+        processor.image(picture(*size), {}, alone=True)
+
+
 @pytest.mark.parametrize("size", [(20, 20), (90, 33), (33, 90)])
 def test_placeholders_of_a_picture_and_its_slices_fit_their_canvas(
     size: tuple[int, int], made: Callable[[str], Made]

@@ -202,6 +202,34 @@ def test_pairs_are_scored_by_their_makers_formula(reranker: Run) -> None:
     reranker(use)
 
 
+def test_a_long_text_is_cut_in_a_message_too_and_beside_a_picture_it_is_not_offered(embedder: Run) -> None:
+    async def use(served: Nemotron) -> None:
+        long, cut = "when? " * 100, {"truncate_prompt_tokens": 20}
+        (text,) = (await served.post("/v1/embeddings", {"input": f"query: {long}", **cut}))["data"]
+        (said,) = (await served.post("/v1/embeddings", {"messages": [{"role": "query", "content": long}], **cut}))[
+            "data"
+        ]
+        near(said["embedding"], text["embedding"])
+        seen = [{"role": "document", "content": [url_of("small"), part(long)]}]
+        async with served.client() as client:
+            refused = await client.post("/v1/embeddings", json={"messages": seen, **cut})
+        assert refused.status_code == 400
+        assert refused.json()["error"]["message"].endswith("the model takes at most 20. Shorten it.")
+
+    embedder(use)
+
+
+def test_a_long_document_is_cut_alike_beside_one_that_is_a_picture(reranker: Run) -> None:
+    async def use(served: Nemotron) -> None:
+        long, cut = "the year of the map " * 40, {"query": "when?", "truncate_prompt_tokens": 60}
+        alone = await served.post("/v1/rerank", {"documents": [long], **cut})
+        both = await served.post("/v1/rerank", {"documents": [long, {"content": [url_of("small")]}], **cut})
+        found = {each["index"]: each["relevance_score"] for each in both["results"]}
+        near(found[0], alone["results"][0]["relevance_score"])
+
+    reranker(use)
+
+
 def part(text: str) -> dict[str, Any]:
     return {"type": "text", "text": text}
 
