@@ -389,6 +389,12 @@ def test_a_small_picture_of_openpangu_is_enlarged_before_it_is_resized(size: tup
     assert found["pixel_values"] == pytest.approx(expected["pixel_values"])
 
 
+@pytest.mark.parametrize("images", [KananaImages, PanguImages])
+def test_a_narrow_picture_that_is_too_long_is_refused_before_it_is_enlarged(images: type[Any]) -> None:
+    with pytest.raises(ValueError, match="its sides of 30000 and 1 pixels differ by more than 200 times"):
+        images(patch_size=4)(Image.new("RGB", (1, 30_000)), return_tensors="np")
+
+
 @pytest.mark.parametrize("size", [(7, 20), (20, 3), (8, 9)])
 def test_a_picture_of_kanana_has_whole_squares_before_it_is_resized(size: tuple[int, int]) -> None:
     drawn = waves(size[1], size[0])

@@ -14,6 +14,8 @@ _SMALL: Final = 28
 """A side of a picture that openPangu enlarges."""
 _ENLARGED: Final = 56
 """Its shorter side then."""
+_LONGEST: Final = 200
+"""Ratio of sides up to which Qwen2-VL takes pictures."""
 
 
 class PanguImages(transformers.Qwen2VLImageProcessorPil):  # type: ignore[misc]  # untyped
@@ -36,8 +38,12 @@ class KananaImages(transformers.Qwen2VLImageProcessorPil):  # type: ignore[misc]
 
 
 def _enlarged(image: Pixels, side: int) -> Pixels:
-    """image [channels, rows, columns] with a shorter side of ``side`` pixels."""
-    scale = side / min(image.shape[-2:])
+    """image [channels, rows, columns] with a shorter side of ``side`` pixels. Raises ValueError for one so long that
+    Qwen2-VL's sizes refuse it in any case: enlarged first, it could fill the memory."""
+    short, long = sorted(image.shape[-2:])
+    if long > _LONGEST * short:
+        raise ValueError(f"its sides of {long} and {short} pixels differ by more than {_LONGEST} times")
+    scale = side / short
     height, width = (max(side, int(scale * each)) for each in image.shape[-2:])
     drawn = Image.fromarray(np.moveaxis(image, 0, -1)).resize((width, height), Image.Resampling.BICUBIC)
     return np.moveaxis(np.asarray(drawn), -1, 0)
