@@ -20,6 +20,7 @@ from .attention.attention import Attention
 from .attention.compressed_attention import CompressedAttention
 from .attention.cross_attention import CrossAttention
 from .attention.latent_attention import LatentAttention
+from .attention.local_attention import LocalAttention
 from .attention.loop_attention import LoopAttention
 from .attention.shared_attention import SharedAttention
 from .experts.moe import MoE, NormedMoE
@@ -39,7 +40,7 @@ from .scaled_sum import GatedSum, RatedSum, ScaledSum, StreamSum
 from .shared_block import SharedBlock, SharedWeights
 from .sublayer import P, Sublayer, scaled, summed
 
-Mixer = Attention | LoopAttention | SharedAttention | LatentAttention | CompressedAttention | Recurrent
+Mixer = Attention | LocalAttention | LoopAttention | SharedAttention | LatentAttention | CompressedAttention | Recurrent
 
 
 class Layer:
@@ -265,6 +266,7 @@ class _PartMaker:
         spec, names = self._spec, self._spec.norms
         # parts that share an input may need it quantised differently
         mixer_shares = spec.beside or spec.parallel or spec.block or names.renews or names.inputs
+        mixer_shares = mixer_shares or isinstance(mixer, LocalAttention)  # it sums its input
         network_shares = spec.shortcut or names.renews
         before_mixer = None if mixer is None or mixer_shares else mixer.into
         before_network = None if network is None or network_shares else network.input
@@ -337,6 +339,8 @@ def make_mixer(
     match spec:
         case AttentionSpec(shares=shared) if shared >= 0:
             return SharedAttention(weights, layer, model, rotary, context)
+        case AttentionSpec(window=window, distance_bias=bias) if window and bias is not None:
+            return LocalAttention(weights, layer, model, rotary, context)
         case AttentionSpec():
             return Attention(weights, layer, model, rotary, context)
         case CompressedAttentionSpec():

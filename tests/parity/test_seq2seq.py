@@ -41,6 +41,17 @@ def test_encoder_and_decoder_are_transformers(pair: tuple[Any, Path], packed: bo
         torch.testing.assert_close(made, logits_of(model, TEXTS[row], tokens), atol=3e-4, rtol=1e-4)
 
 
+def test_a_long_text_is_encoded_in_parts_as_transformers_does(tmp_path: Path) -> None:
+    model = KINDS["longt5"]()
+    model.save_pretrained(tmp_path)
+    ours = PagedEncoderDecoder(tmp_path)
+    text = [(7 * place + 3) % (VOCAB - 10) + 5 for place in range(2399)]
+    with torch.inference_mode():
+        found = ours.model.encoder([encoded(text)]).rows
+        expected = model.get_encoder()(torch.tensor([text])).last_hidden_state[0]
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+
+
 def test_greedy_tokens_are_transformers(pair: tuple[Any, Path]) -> None:
     model, folder = pair
     ours = PagedEncoderDecoder(folder)

@@ -1,4 +1,5 @@
-"""Reads T5 (arXiv:1910.10683), its versions 1.1 and Flan, mT5 (arXiv:2010.11934) and UMT5 (arXiv:2304.09151)."""
+"""Reads T5 (arXiv:1910.10683), its versions 1.1 and Flan, mT5 (arXiv:2010.11934), UMT5 (arXiv:2304.09151) and LongT5
+(arXiv:2112.07916), whose encoder has windows and possibly sums of blocks."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -7,6 +8,7 @@ from msgspec.structs import replace
 
 from ..config_fields import LONGEST_CONTEXT, MOST_LAYERS, ConfigError, Fields
 from ..spec.attention import AttentionSpec
+from ..spec.attention_parts import BlockSumsSpec
 from ..spec.layer import LayerSpec, Norms
 from ..spec.mlp import Activation, MLPSpec
 from ..spec.model import Backbone
@@ -19,10 +21,13 @@ ARCHITECTURES: Final = {
     "T5ForConditionalGeneration": "t5",
     "MT5ForConditionalGeneration": "mt5",
     "UMT5ForConditionalGeneration": "umt5",
+    "LongT5ForConditionalGeneration": "longt5",
 }
 """Model types by architecture."""
 _POSITIONS: Final = 512
 """Tokens of training, where no field has them."""
+_LONG_POSITIONS: Final = 4096
+"""Those of LongT5."""
 _ACTIVATIONS: Final[Mapping[str, Activation]] = {
     "relu": "relu",
     "gelu": "gelu",
@@ -30,14 +35,15 @@ _ACTIVATIONS: Final[Mapping[str, Activation]] = {
     "silu": "silu",
     "swish": "silu",
 }
+_SELF: Final = r"(\w+)\.block\.(\d+)\.layer\.0\.(?:Local|TransientGlobal)?SelfAttention"
 _RENAMES: Final = tuple(
     Rename(pattern, name)
     for pattern, name in (
         (r"(shared|(en|de)coder\.embed_tokens)(?=\.)", EMBEDDING),
         (r"(encoder|decoder)\.final_layer_norm(?=\.)", r"model.\1.norm"),
         (r"(\w+)\.block\.(\d+)\.layer\.0\.layer_norm(?=\.)", r"model.\1.layers.\2.self_norm"),
-        (r"(\w+)\.block\.(\d+)\.layer\.0\.SelfAttention\.([qkvo])(?=\.)", r"model.\1.layers.\2.self_attn.\3_proj"),
-        (r"(\w+)\.block\.(\d+)\.layer\.0\.SelfAttention(?=\.relative)", r"model.\1.layers.\2.self_attn"),
+        (rf"{_SELF}\.([qkvo])(?=\.)", r"model.\1.layers.\2.self_attn.\3_proj"),
+        (rf"{_SELF}(?=\.(relative|global))", r"model.\1.layers.\2.self_attn"),
         (r"decoder\.block\.(\d+)\.layer\.1\.layer_norm(?=\.)", r"model.decoder.layers.\1.cross_norm"),
         (r"decoder\.block\.(\d+)\.layer\.1\.EncDecAttention\.([qkvo])(?=\.)", r"model.decoder.layers.\1.cross.\2_proj"),
         (r"(\w+)\.block\.(\d+)\.layer\.[12]\.layer_norm(?=\.)", r"model.\1.layers.\2.mlp_norm"),
@@ -53,11 +59,11 @@ def t5_config_from_hf(name: str, config: Mapping[str, object], generation: Mappi
     Raises :class:`ConfigError` for a missing or wrong field.
     """
     fields, kind = Fields(config), ARCHITECTURES[name]
-    first = kind == "t5"  # the defaults of its class
+    first, long = kind in ("t5", "longt5"), kind == "longt5"  # the defaults of their classes
     hidden, layers = fields.integer("d_model", 512), fields.integer("num_layers", 6 if first else 8, most=MOST_LAYERS)
     heads, eps = fields.integer("num_heads", 8 if first else 6), fields.positive("layer_norm_epsilon", 1e-6)
     vocab = fields.integer("vocab_size", 32128 if first else 250112)
-    positions = fields.integer("n_positions", _POSITIONS, most=LONGEST_CONTEXT)
+    positions = fields.integer("n_positions", _LONG_POSITIONS if long else _POSITIONS, most=LONGEST_CONTEXT)
     head_dim = fields.integer("d_kv", 64)
     attention = AttentionSpec(heads, heads, head_dim, 1.0, None)
     layer = LayerSpec(attention, _mlp(fields, "relu" if first else "gated-gelu"), _NORMS)
@@ -77,6 +83,8 @@ def t5_config_from_hf(name: str, config: Mapping[str, object], generation: Mappi
             for number in range(count)
         )
         made = tuple(replace(own, mixer=replace(attention, distance_bias=bias)) for bias in biases)
+        if long and not decodes:
+            made = tuple(replace(each, mixer=_near(fields, each.attention, f"{prefix}.0.self_attn")) for each in made)
         backbone = Backbone(
             architecture=name,
             vocab_size=vocab,
@@ -115,6 +123,23 @@ def _scales(fields: Fields, kind: str) -> bool:
     """Whether hidden states are scaled before the head: where it is the embedding, but not in mT5. Files of
     transformers 5 say so by a field of its own."""
     return kind != "mt5" and fields.flag("scale_decoder_outputs", fields.flag("tie_word_embeddings", True))
+
+
+def _near(fields: Fields, attention: AttentionSpec, first: str) -> AttentionSpec:
+    """Attention of LongT5's encoder, within a window and possibly to sums of blocks; ``first``: name of the attention
+    of the first layer. Raises :class:`ConfigError`."""
+    bias = attention.distance_bias
+    assert bias is not None
+    near = replace(attention, window=fields.integer("local_radius", 127, least=0, most=LONGEST_CONTEXT) + 1)
+    match fields.text("encoder_attention_type", "local"):
+        case "local":
+            return near
+        case "transient-global":
+            size = fields.integer("global_block_size", 16, most=LONGEST_CONTEXT)
+            far = replace(bias, stored=f"{first}.global_relative_attention_bias")
+            return replace(near, block_sums=BlockSumsSpec(size, far))
+        case told:
+            raise ConfigError(f"encoder_attention_type is {told!r}, expected 'local' or 'transient-global'")
 
 
 def _mlp(fields: Fields, default: str) -> MLPSpec:

@@ -51,6 +51,21 @@ def test_a_t5gemma_has_an_embedding_on_each_side_and_windows_that_exclude_the_to
     assert (cross.encoded, cross.softcap, found.logits_softcap) == (3584, 50.0, 30.0)
 
 
+def test_encoders_of_longt5_have_windows_and_possibly_sums_of_blocks() -> None:
+    local = read({"model_type": "longt5", "num_layers": 2, "tie_word_embeddings": False})
+    assert (local.source_positions, local.logits_scale, local.bounded) == (4096, 1.0, False)
+    near = [layer.attention for layer in local.encoder_stack.layers.layers]
+    assert [(each.window, each.block_sums) for each in near] == [(128, None)] * 2
+    assert {layer.attention.window for layer in local.decoder.layers} == {0}
+    summed = read({"model_type": "longt5", "encoder_attention_type": "transient-global", "global_block_size": 8})
+    sums = summed.encoder_stack.layers.layers[-1].attention.block_sums
+    assert sums is not None
+    assert sums.size == 8
+    assert sums.bias.stored == "model.encoder.layers.0.self_attn.global_relative_attention_bias"
+    name = "encoder.block.3.layer.0.TransientGlobalSelfAttention.global_input_layer_norm.weight"
+    assert summed.name_of(name) == "model.encoder.layers.3.self_attn.global_input_layer_norm.weight"
+
+
 def test_encoders_of_led_have_windows_and_more_positions_than_decoders() -> None:
     found = read({"model_type": "led", "encoder_layers": 2, "attention_window": [512, 64]})
     assert (found.source_positions, found.max_position, found.decoder_start) == (16_384, 1024, (2,))
@@ -71,6 +86,10 @@ def test_tokens_that_no_output_contains_are_read() -> None:
         ({"model_type": "t5", "feed_forward_proj": "odd-gelu"}, "feed_forward_proj is 'odd-gelu'"),
         ({"model_type": "t5", "relative_attention_num_buckets": 1}, "1 buckets of distances up to 128 are not known"),
         ({"model_type": "t5", "decoder_start_token_id": 40_000}, "the token 40000 is named, of a vocabulary of 32128"),
+        (
+            {"model_type": "longt5", "encoder_attention_type": "odd"},
+            "encoder_attention_type is 'odd', expected 'local' or",
+        ),
         ({"model_type": "bart", "encoder_attention_heads": 7}, "1024 dimensions do not divide among 7 heads"),
         ({"model_type": "bart", "activation_function": "tanh"}, "activation_function is 'tanh', expected one of gelu"),
         ({"model_type": "marian", "share_encoder_decoder_embeddings": False}, "expected one vocabulary"),
