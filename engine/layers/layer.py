@@ -22,6 +22,7 @@ from .attention.cross_attention import CrossAttention
 from .attention.latent_attention import LatentAttention
 from .attention.local_attention import LocalAttention
 from .attention.loop_attention import LoopAttention
+from .attention.merged_attention import MergedAttention
 from .attention.shared_attention import SharedAttention
 from .experts.moe import MoE, NormedMoE
 from .forward_batch import ForwardBatch
@@ -144,6 +145,12 @@ class Layer:
         if self._per_layer is None and self._scalar is None:
             return delta, residual
         return None, self._completed(delta, residual, batch)
+
+    @property
+    def reads(self) -> CrossAttention | MergedAttention | None:
+        """What attends to an encoder's output."""
+        part = None if self._mixer is None else self._mixer.part
+        return part if isinstance(part, MergedAttention) else self.cross
 
     def keep(self, x: torch.Tensor, batch: ForwardBatch) -> None:
         """Write keys and values of x [tokens, hidden], which the norm of the layer's input does not change."""
@@ -339,6 +346,8 @@ def make_mixer(
     match spec:
         case AttentionSpec(shares=shared) if shared >= 0:
             return SharedAttention(weights, layer, model, rotary, context)
+        case AttentionSpec(merged=True):
+            return MergedAttention(weights, layer, model, rotary, context)
         case AttentionSpec(window=window, distance_bias=bias) if window and bias is not None:
             return LocalAttention(weights, layer, model, rotary, context)
         case AttentionSpec():

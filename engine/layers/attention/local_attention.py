@@ -128,7 +128,8 @@ class LocalAttention:
         own = self._block_of(length, device)
         own = pad(own, (0, max(0, some.stop * window - length)))[some.start * window : some.stop * window]
         distances = (torch.arange(far, device=device) - own[:, None]).clamp_(-farthest, farthest) + farthest
-        return self._far[:, distances].unflatten(1, (-1, window)).transpose(0, 1)
+        found: torch.Tensor = self._far[:, distances].unflatten(1, (-1, window)).transpose(0, 1)
+        return found
 
 
 def _neighbours(x: torch.Tensor, window: int) -> torch.Tensor:

@@ -169,6 +169,9 @@ class AttentionSpec(msgspec.Struct, frozen=True):
     apart: bool = False
     """Whether keys, values, and queries with all else, each take an input of their own: these lie side by side, that of
     queries first (Inkling 2)."""
+    merged: bool = False
+    """Whether tokens of a decoder also see what an encoder made, in the same softmax, with the same projections and
+    norms and without rotation (T5Gemma 2)."""
     encoded: int = 0
     """Size of the encoder's states, of which cross-attention makes keys and values; 0: the hidden size."""
     name: str = "self_attn"
@@ -455,6 +458,8 @@ class AttentionSpec(msgspec.Struct, frozen=True):
             self.distance_bias.check()
             if self.slopes or self.index or self.loop or self.shares >= 0 or self.whole_spans:
                 raise ConfigError("a bias by distance in attention with more than plain heads is not known")
+        if self.merged and (other or self.sinks or self.slopes or self.distance_bias or self.whole_spans or self.gated):
+            raise ConfigError("attention that also sees what an encoder made, with more than plain heads, is not known")
         if self.block_sums is not None:
             self.block_sums.check(bool(self.window and self.distance_bias))
         if self.rope is not None:

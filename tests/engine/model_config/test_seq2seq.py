@@ -51,6 +51,20 @@ def test_a_t5gemma_has_an_embedding_on_each_side_and_windows_that_exclude_the_to
     assert (cross.encoded, cross.softcap, found.logits_softcap) == (3584, 50.0, 30.0)
 
 
+def test_a_t5gemma2_has_one_embedding_and_decoders_that_also_see_the_encoder() -> None:
+    side = {"hidden_size": 640, "num_hidden_layers": 6, "sliding_window": 512}
+    told = {"text_config": side, "eoi_token_index": 7}
+    found = read({"model_type": "t5gemma2", "encoder": told, "decoder": side})
+    assert (found.decoder_start, found.eos_token_ids, found.vocab_size) == ((2,), (1,), 262_208)
+    layers = [layer.attention for layer in found.encoder_stack.layers.layers]
+    assert [(each.window, each.ahead) for each in layers[-2:]] == [(256, 256), (0, -1)]
+    assert [layer.attention.window for layer in found.decoder.layers[-2:]] == [512, 0]
+    assert {layer.attention.merged for layer in found.decoder.layers} == {True}
+    assert {stack.input.apart for stack in (found.encoder_stack, found.decoder_stack)} == {(7, "model.picture_end")}
+    assert found.name_of("model.encoder.vision_tower.embeddings.weight") == found.unused[0]
+    assert found.name_of("model.encoder.layers.0.mlp.up_proj.weight") == "model.encoder.layers.0.mlp.up_proj.weight"
+
+
 def test_encoders_of_longt5_have_windows_and_possibly_sums_of_blocks() -> None:
     local = read({"model_type": "longt5", "num_layers": 2, "tie_word_embeddings": False})
     assert (local.source_positions, local.logits_scale, local.bounded) == (4096, 1.0, False)
@@ -89,6 +103,10 @@ def test_tokens_that_no_output_contains_are_read() -> None:
         (
             {"model_type": "longt5", "encoder_attention_type": "odd"},
             "encoder_attention_type is 'odd', expected 'local' or",
+        ),
+        (
+            {"model_type": "t5gemma2", "encoder": {"text_config": {"hidden_size": 8}}},
+            "encoder.text_config.hidden_size is 8, expected that of the decoder, 2304",
         ),
         ({"model_type": "bart", "encoder_attention_heads": 7}, "1024 dimensions do not divide among 7 heads"),
         ({"model_type": "bart", "activation_function": "tanh"}, "activation_function is 'tanh', expected one of gelu"),

@@ -19,7 +19,7 @@ from stentor.tests.parity.translators import KINDS, VOCAB, encoded, logits_of
 LONGEST = 64
 
 
-CACHED = {"t5": 64, "longt5": 64, "bart": 48, "t5gemma": 32}
+CACHED = {"t5": 64, "longt5": 64, "bart": 48, "t5gemma": 32, "t5gemma2": 32}
 """Numbers of a key of all heads, by kind."""
 
 
