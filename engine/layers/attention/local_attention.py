@@ -69,7 +69,7 @@ class LocalAttention:
             return None
         sums = x.new_zeros(count, x.shape[1], dtype=torch.float32)
         sums.index_add_(0, self._block_of(len(x), x.device), x.float())
-        _, k, v = self._heads(self._norm.plain(sums.to(x.dtype)))
+        _, k, v = self._heads(self._norm.exact(sums).to(x.dtype))
         return k, v
 
     def _block_of(self, length: int, device: torch.device) -> torch.Tensor:
