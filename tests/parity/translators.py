@@ -51,6 +51,16 @@ def tiny_t5(kind: str = "T5", seed: int = 0, **changes: Any) -> Any:
     return _enlarged(model)
 
 
+def tiny_switch(**changes: Any) -> Any:
+    """Switch Transformers. Its decoder gets tokens one by one, so that experts there have room for all."""
+    sparse = {"num_sparse_encoder_layers": 1, "num_sparse_decoder_layers": 3, "num_experts": 4}
+    model = tiny_t5("SwitchTransformers", **{**sparse, "expert_capacity": 3, **changes})
+    for module in model.decoder.modules():
+        if hasattr(module, "expert_capacity"):
+            module.expert_capacity = 1 << 20
+    return model
+
+
 def with_own_head(model: Any) -> Any:
     """The model with a head that is not the embedding, as T5 1.1 and Flan have."""
     model.lm_head.weight = torch.nn.Parameter(torch.randn(VOCAB, model.config.d_model) * 0.15)
@@ -143,6 +153,8 @@ KINDS: dict[str, Callable[[], Any]] = {
         encoder_attention_type="transient-global",
         feed_forward_proj="gated-gelu",
     ),
+    "switch": tiny_switch,
+    "switch, biased": partial(tiny_switch, router_bias=True, num_sparse_encoder_layers=2, dense_act_fn="gelu"),
     "bart": tiny_bart,
     "bart, scaled": partial(tiny_bart, scale_embedding=True, activation_function="relu"),
     "plbart": partial(tiny_bart, "PLBart"),

@@ -7,6 +7,7 @@ import pytest
 from stentor.engine.model_config.config_fields import ConfigError
 from stentor.engine.model_config.registry import read_config
 from stentor.engine.model_config.seq2seq.text import TextToTextConfig
+from stentor.engine.model_config.spec.mlp import MoESpec
 
 NLLB = {
     "architectures": ["M2M100ForConditionalGeneration"],
@@ -80,6 +81,19 @@ def test_encoders_of_longt5_have_windows_and_possibly_sums_of_blocks() -> None:
     assert summed.name_of(name) == "model.encoder.layers.3.self_attn.global_input_layer_norm.weight"
 
 
+def test_every_so_manieth_layer_of_switch_transformers_has_experts() -> None:
+    found = read({"model_type": "switch_transformers", "num_layers": 12, "num_sparse_decoder_layers": 0})
+    layers = found.encoder_stack.layers.layers
+    assert [number for number, layer in enumerate(layers) if isinstance(layer.mlp, MoESpec)] == [1, 5, 9]
+    moe = layers[1].mlp
+    assert isinstance(moe, MoESpec)
+    assert (moe.experts, moe.capacity, moe.activation, moe.router.top_k) == (8, 64, "relu", 1)
+    sparse = [number for number, layer in enumerate(found.decoder.layers) if isinstance(layer.mlp, MoESpec)]
+    assert sparse == [1], "as in transformers, whose step is then the number of layers"
+    name = "decoder.block.1.layer.2.mlp.experts.expert_3.wi.weight"
+    assert found.name_of(name) == "model.decoder.layers.1.mlp.experts.expert_3.wi.weight"
+
+
 def test_encoders_of_led_have_windows_and_more_positions_than_decoders() -> None:
     found = read({"model_type": "led", "encoder_layers": 2, "attention_window": [512, 64]})
     assert (found.source_positions, found.max_position, found.decoder_start) == (16_384, 1024, (2,))
@@ -108,6 +122,7 @@ def test_tokens_that_no_output_contains_are_read() -> None:
             {"model_type": "t5gemma2", "encoder": {"text_config": {"hidden_size": 8}}},
             "encoder.text_config.hidden_size is 8, expected that of the decoder, 2304",
         ),
+        ({"model_type": "switch_transformers", "dense_act_fn": "tanh"}, "dense_act_fn is 'tanh', expected one of relu"),
         ({"model_type": "bart", "encoder_attention_heads": 7}, "1024 dimensions do not divide among 7 heads"),
         ({"model_type": "bart", "activation_function": "tanh"}, "activation_function is 'tanh', expected one of gelu"),
         ({"model_type": "marian", "share_encoder_decoder_embeddings": False}, "expected one vocabulary"),
