@@ -272,8 +272,8 @@ class _PartMaker:
         it."""
         spec, names = self._spec, self._spec.norms
         # parts that share an input may need it quantised differently
-        mixer_shares = spec.beside or spec.parallel or spec.block or names.renews or names.inputs
-        mixer_shares = mixer_shares or isinstance(mixer, LocalAttention)  # it sums its input
+        sums_input = isinstance(mixer, LocalAttention)
+        mixer_shares = spec.beside or spec.parallel or spec.block or names.renews or names.inputs or sums_input
         network_shares = spec.shortcut or names.renews
         before_mixer = None if mixer is None or mixer_shares else mixer.into
         before_network = None if network is None or network_shares else network.input

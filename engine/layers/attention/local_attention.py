@@ -134,8 +134,8 @@ class LocalAttention:
 
 def _neighbours(x: torch.Tensor, window: int) -> torch.Tensor:
     """[blocks · window, heads, head_dim] → [blocks, heads, 3 · window, head_dim]: each block between its neighbours."""
-    around = pad(x, (0, 0, 0, 0, window, window))
-    found: torch.Tensor = around.unfold(0, 3 * window, window).transpose(2, 3)
+    widened = pad(x, (0, 0, 0, 0, window, window))
+    found: torch.Tensor = widened.unfold(0, 3 * window, window).transpose(2, 3)
     return found
 
 
