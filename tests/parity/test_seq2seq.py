@@ -41,7 +41,7 @@ def test_encoder_and_decoder_are_transformers(pair: tuple[Any, Path], packed: bo
         torch.testing.assert_close(made, logits_of(model, TEXTS[row], tokens), atol=3e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize("kind", ["longt5", "t5gemma2"])
+@pytest.mark.parametrize("kind", ["longt5", "switch", "t5gemma2"])
 @pytest.mark.parametrize("packed", [True, False], ids=["packed", "plain"])
 def test_bfloat16_is_as_near_float32_as_transformers_is(kind: str, packed: bool, tmp_path: Path) -> None:
     model = KINDS[kind]()

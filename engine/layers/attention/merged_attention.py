@@ -5,6 +5,7 @@ import torch
 from stentor import kernels
 
 from ...model_config.spec.model import Backbone
+from ..elementwise import elementwise
 from ..forward_batch import ForwardBatch
 from ..linear.adapters import AdapterRows
 from ..linear.layer_context import LayerContext
@@ -61,9 +62,10 @@ class MergedAttention(Attention):
             encoded.attention,
             scale=spec.scale,
             softcap=spec.softcap,
-            causal=True,
             logsums=far_sums,
             invariant=self._invariant,
         )
-        share = torch.sigmoid(near_sums - far_sums)[..., None]
-        return torch.lerp(found.float(), near.float(), share).to(q.dtype)
+        share = elementwise(torch.sigmoid, near_sums - far_sums)[..., None]
+        found, near = found.float(), near.float()
+        # no lerp: its rounding may depend on a value's neighbours
+        return (found + share * (near - found)).to(q.dtype)

@@ -140,6 +140,7 @@ def test_options_that_it_cannot_follow_are_refused(pair: tuple[Any, Path]) -> No
     for changes, why in (
         ({"kv_cache_dtype": "int8"}, "encoder-decoders have no scales for it"),
         ({"enable_lora": True}, "--enable-lora"),
+        ({"return_routed_experts": True}, "encoder-decoders return none"),
     ):
         with pytest.raises(SetupError, match=why):
             set_up_on(model_config(pair[1], **changes), lambda *_: None)
