@@ -20,7 +20,9 @@ from .attention.attention import Attention
 from .attention.compressed_attention import CompressedAttention
 from .attention.cross_attention import CrossAttention
 from .attention.latent_attention import LatentAttention
+from .attention.local_attention import LocalAttention
 from .attention.loop_attention import LoopAttention
+from .attention.merged_attention import MergedAttention
 from .attention.shared_attention import SharedAttention
 from .experts.moe import MoE, NormedMoE
 from .forward_batch import ForwardBatch
@@ -39,7 +41,7 @@ from .scaled_sum import GatedSum, RatedSum, ScaledSum, StreamSum
 from .shared_block import SharedBlock, SharedWeights
 from .sublayer import P, Sublayer, scaled, summed
 
-Mixer = Attention | LoopAttention | SharedAttention | LatentAttention | CompressedAttention | Recurrent
+Mixer = Attention | LocalAttention | LoopAttention | SharedAttention | LatentAttention | CompressedAttention | Recurrent
 
 
 class Layer:
@@ -143,6 +145,12 @@ class Layer:
         if self._per_layer is None and self._scalar is None:
             return delta, residual
         return None, self._completed(delta, residual, batch)
+
+    @property
+    def reads(self) -> CrossAttention | MergedAttention | None:
+        """What attends to an encoder's output."""
+        part = None if self._mixer is None else self._mixer.part
+        return part if isinstance(part, MergedAttention) else self.cross
 
     def keep(self, x: torch.Tensor, batch: ForwardBatch) -> None:
         """Write keys and values of x [tokens, hidden], which the norm of the layer's input does not change."""
@@ -264,7 +272,8 @@ class _PartMaker:
         it."""
         spec, names = self._spec, self._spec.norms
         # parts that share an input may need it quantised differently
-        mixer_shares = spec.beside or spec.parallel or spec.block or names.renews or names.inputs
+        sums_input = isinstance(mixer, LocalAttention)
+        mixer_shares = spec.beside or spec.parallel or spec.block or names.renews or names.inputs or sums_input
         network_shares = spec.shortcut or names.renews
         before_mixer = None if mixer is None or mixer_shares else mixer.into
         before_network = None if network is None or network_shares else network.input
@@ -337,6 +346,10 @@ def make_mixer(
     match spec:
         case AttentionSpec(shares=shared) if shared >= 0:
             return SharedAttention(weights, layer, model, rotary, context)
+        case AttentionSpec(merged=True):
+            return MergedAttention(weights, layer, model, rotary, context)
+        case AttentionSpec(window=window, distance_bias=bias) if window and bias is not None:
+            return LocalAttention(weights, layer, model, rotary, context)
         case AttentionSpec():
             return Attention(weights, layer, model, rotary, context)
         case CompressedAttentionSpec():

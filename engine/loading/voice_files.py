@@ -10,9 +10,13 @@ HIBARI_VOICES: Final = "voices.json"
 HIBARI_VOCABULARY: Final = "vocab.json"
 KOKORO_TYPE: Final = "style_text_to_speech_2"
 """``model_type`` of Kokoro in onnx-community's repositories."""
+BARK_PRESETS: Final = "speaker_embeddings_path.json"
+"""Names the files of Bark's voices."""
 USUAL_GRAPH: Final = "onnx/model.onnx"
 _STYLE: Final = re.compile(r"voices/[^/]+\.bin|voices[^/]*\.(bin|npz)")
-_PROMPT: Final = re.compile(r"voices/[^/]+\.(bin|safetensors|wav|txt)|voices[^/]*\.(bin|npz)")
+_PROMPT: Final = re.compile(
+    r"voices/[^/]+\.(bin|safetensors|wav|txt)|voices[^/]*\.(bin|npz)|speaker_embeddings/v2/[^/]+\.npy"
+)
 
 
 def description(file: Path) -> Path:

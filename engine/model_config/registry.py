@@ -17,6 +17,9 @@ from .seq2seq.t5 import t5_config_from_hf
 from .seq2seq.t5gemma import ARCHITECTURE as T5GEMMA
 from .seq2seq.t5gemma import MODEL_TYPE as T5GEMMA_TYPE
 from .seq2seq.t5gemma import t5gemma_config_from_hf
+from .seq2seq.t5gemma2 import ARCHITECTURE as T5GEMMA2
+from .seq2seq.t5gemma2 import MODEL_TYPE as T5GEMMA2_TYPE
+from .seq2seq.t5gemma2 import t5gemma2_config_from_hf
 from .seq2seq.text import TextToTextConfig
 from .spec.model import ModelSpec, checked
 from .speech.encoder_decoder import EncoderDecoderConfig
@@ -103,6 +106,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     },
     **{name: Architecture(kind, partial(t5_config_from_hf, name)) for name, kind in T5.items()},
     T5GEMMA: Architecture(T5GEMMA_TYPE, t5gemma_config_from_hf),
+    T5GEMMA2: Architecture(T5GEMMA2_TYPE, t5gemma2_config_from_hf),
     **{name: Architecture(each.model_type, partial(bart_config_from_hf, name)) for name, each in BART.items()},
     SPEECH2TEXT: Architecture(SPEECH2TEXT_TYPE, speech_to_text_config_from_hf),
     KYUTAI: Architecture(KYUTAI_TYPE, lambda config, _generation: kyutai_config_from_hf(config)),

@@ -216,8 +216,8 @@ class EncoderDecoder:
         slots = (torch.arange(len(encoded.rows)) + moved.repeat_interleave(lengths)).to(device)
         rows = adapted_rows(adapters, encoded.lengths, self.context)
         for layer, cache in zip(self._decoder, caches, strict=True):
-            assert layer.cross is not None
-            k, v = layer.cross.keys_and_values(encoded.rows, rows)
+            assert layer.reads is not None
+            k, v = layer.reads.keys_and_values(encoded.rows, rows)
             kernels.write_kv_(k, v, cache.k, cache.v, slots)
             pause()
 

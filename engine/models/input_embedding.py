@@ -44,6 +44,12 @@ class InputEmbedding:
         self._scale: float = torch.tensor(spec.scale, dtype=context.stream).item()
         self._media_scale = self._scale if scales_media else 1.0
         self._norm_first = spec.norm_first
+        self._apart: tuple[int, torch.Tensor] | None = None
+        if spec.apart is not None:
+            token, name = spec.apart
+            own = context.zeros(model.hidden_size).to(context.stream)
+            self._apart = token, own
+            weights.offer(name, own)  # both stacks of an encoder-decoder may have it
         self._norm: Norm | None = None
         if spec.norm:
             self._norm = make_norm(weights, spec.norm, model.layers[0].norms, model, context)
@@ -90,7 +96,11 @@ class InputEmbedding:
     def of(self, tokens: torch.Tensor) -> torch.Tensor:
         """int64 [tokens] → their embeddings [tokens, hidden], which are what the first layer gets of them where no norm
         stands before it and no position is learned."""
-        return self._rows(self.words, tokens, self._scale)
+        rows = self._rows(self.words, tokens, self._scale)
+        if self._apart is None:
+            return rows
+        token, own = self._apart
+        return torch.where((tokens == token)[:, None], own, rows)
 
     def adds_words(self, rows: AdapterRows | None) -> bool:
         """Whether an adapter of these rows changes embeddings."""
@@ -103,6 +113,7 @@ class InputEmbedding:
     def _embedded(self, tokens: torch.Tensor | TracedTokens, positions: torch.Tensor) -> Stream:
         if isinstance(tokens, TracedTokens):
             assert not self._norm_first, "encoder-decoders are not recorded"
+            assert self._apart is None, "encoder-decoders are not recorded"
             assert isinstance(self.words, PackedTable)
             learned = self._positions.weight if isinstance(self._positions, PackedTable) else None
             return tokens.embed(self.words.weight, self._scale, learned)

@@ -60,7 +60,7 @@ class TextEncoder:
         bias: DistanceBias | None = None
         for number, layer in enumerate(self._layers):
             own = self._config.encoder_stack.layers.layers[number].attention
-            if own.distance_bias is not None and own.distance_bias != bias:
+            if own.distance_bias is not None and own.distance_bias != bias and not own.window:
                 bias = own.distance_bias
                 batch = self._biased(batch, bias, own.heads)
             delta, residual = layer(delta, residual, batch)

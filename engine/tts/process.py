@@ -168,6 +168,10 @@ def load(start: StartSpeech) -> Synthesizer | CodecDecoder:
             from .transformers.speecht5 import SpeechT5Synthesizer
 
             return SpeechT5Synthesizer(start.voices, start.threads)
+        case "bark":
+            from .transformers.bark import BarkSynthesizer
+
+            return BarkSynthesizer(start.voices, start.threads)
         case "snac":
             from .snac import SnacDecoder
 

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Final
 
 from ..loading.errors import CheckpointError
+from .forms.bark import BARK
 from .forms.csm import CSM
 from .forms.dia import DIA
 from .forms.form import Form, Voices
@@ -32,6 +33,7 @@ VOICE_FORMS: Final[tuple[Form, ...]] = (
     HIGGS,
     VIBEVOICE,
     SPEECHT5,
+    BARK,
     KOKORO,
     PIPER,  # the last: every .onnx file that is nothing else is taken for one
 )

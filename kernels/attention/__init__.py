@@ -30,7 +30,7 @@ __all__ = ["MAX_DECODE_QUERY_LEN", "AttentionBatch", "choose", "paged_attention"
 
 _P, _I, _F = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
 _SIZES = (_I, _I, _I, _I, _I, _I, _I, _I, _I)
-_ARGUMENTS = (_P, _P, _P, _P, _P, _P, _P, *_SIZES, _F, _I, _F, _P, _P, _P, _P, _P, _I, _I, _I, ctypes.c_bool, _I)
+_ARGUMENTS = (*(_P,) * 7, *_SIZES, _F, _I, _F, *(_P,) * 6, _I, _I, _I, ctypes.c_bool, _I)
 _NATIVE = by_dtype("stentor_paged_attention", *_ARGUMENTS, restype=_I)
 _NATIVE_CODED = {
     code: by_dtype(f"stentor_paged_attention_{name}", *_ARGUMENTS, restype=_I)
@@ -41,12 +41,15 @@ MAX_TRITON_DIM = 256
 """The largest head dim that fits the Triton kernels' tiles."""
 
 
-def choose(q: Tensor, k_cache: Tensor, variant: Choice = "auto") -> Variant:
-    """Returns the variant that :func:`paged_attention` runs. Raises ValueError if one is asked for that cannot run."""
+def choose(q: Tensor, k_cache: Tensor, variant: Choice = "auto", *, logsums: bool = False) -> Variant:
+    """Returns the variant that :func:`paged_attention` runs, with or without ``logsums``. Raises ValueError if one is
+    asked for that cannot run."""
     native = native_attention_unsupported_reason(q) or native_cache_unsupported_reason(k_cache, q.dtype)
     triton = triton_unsupported_reason(q, variant) or triton_cache_unsupported_reason(k_cache)
     if triton is None and q.shape[-1] > MAX_TRITON_DIM:
         triton = f"it takes heads of up to {MAX_TRITON_DIM} dims, not {q.shape[-1]}"
+    if triton is None and logsums:
+        triton = "it does not tell sums of exponentials"
     return select_variant(variant, triton=triton, native=native)
 
 
@@ -71,6 +74,7 @@ def paged_attention(
     causal: bool = True,
     k_scale: Tensor | None = None,
     v_scale: Tensor | None = None,
+    logsums: Tensor | None = None,
     invariant: bool = False,
     variant: Choice = "auto",
 ) -> Tensor:
@@ -98,6 +102,9 @@ def paged_attention(
             number by distance.
         k_scale, v_scale: scales of the caches' contents, float32: [Hkv] for float8, [blocks, Hkv, size] for int8
             (:func:`stentor.kernels.write_kv_` writes them), none for others.
+        logsums: [T, Hq] float32, contiguous: written with the logarithm of the sum of the exponentials of each query's
+            scores, -inf where it sees no key. With it, attention to other keys can be joined to this one. The Triton
+            variant does not take it.
         invariant: a row has the same bits whatever shares its batch and however its sequence is chunked. The native
             variant always does this; the Triton one then sums in parts of 512 keys; the reference never does.
         variant: forces an implementation.
@@ -120,7 +127,7 @@ def paged_attention(
         given = (*given, *[each for each in optional if each is not None])
     shared = distances is not None and distances.dim() == 2
     numbers = (scale, window, chunk, softcap, causal, absent, shared, invariant, variant, batch.numbers)
-    key, launch = (None, None) if invariant else _LAUNCHES.find(given, *numbers)
+    key, launch = (None, None) if invariant or logsums is not None else _LAUNCHES.find(given, *numbers)
     if launch is not None:
         out = torch.empty_like(q, memory_format=torch.contiguous_format)
         launch.run(AttentionTensors(q, k_cache, v_cache, batch.block_tables, *optional, out), batch)
@@ -140,9 +147,10 @@ def paged_attention(
         causal=causal,
         k_scale=k_scale,
         v_scale=v_scale,
+        logsums=logsums,
     )
     _check_tensors(args, batch)
-    chosen = choose(q, k_cache, variant)
+    chosen = choose(q, k_cache, variant, logsums=logsums is not None)
     if chosen == "reference":
         return reference.paged_attention(args)
     if chosen == "triton":
@@ -184,6 +192,8 @@ def _check_tensors(args: AttentionArgs, batch: AttentionBatch) -> None:
             raise ValueError("paged_attention: numbers by distance need causal attention")
         shape = heads, max(1, distances.shape[-1])
         check_float32("paged_attention", "distances", distances, shape if distances.dim() == 2 else (tokens, *shape))
+    if args.logsums is not None:
+        check_float32("paged_attention", "logsums", args.logsums, (tokens, heads))
     for name, each in (("sinks", args.sinks), ("slopes", args.slopes)):
         if each is not None:
             check_float32("paged_attention", name, each, (heads,))
@@ -203,7 +213,7 @@ def attend_native(args: AttentionArgs, batch: AttentionBatch, *, after: int, few
         *batch.addresses,
         *(tokens, heads, kv_heads, dim, size, blocks, args.block_tables.shape[1], q.stride(0)),
         *(args.scale, args.window, args.softcap),
-        *pointers(args.sinks, args.slopes, args.k_scale, args.v_scale, args.distances),
+        *pointers(args.sinks, args.slopes, args.k_scale, args.v_scale, args.distances, args.logsums),
         *(args.extent, 0 if args.shared else heads * args.extent),
         *(after, fewer),
         threads(),

@@ -55,6 +55,8 @@ class AttentionArgs(NamedTuple):
     v_scale: Tensor | None
     max_seq_len: int
     """An upper bound of ``seq_lens``, also for later replays of a captured launch."""
+    logsums: Tensor | None = None
+    """[T, Hq] float32, contiguous: written; None: not asked for."""
 
     @classmethod
     def of(
@@ -73,6 +75,7 @@ class AttentionArgs(NamedTuple):
         causal: bool = True,
         k_scale: Tensor | None = None,
         v_scale: Tensor | None = None,
+        logsums: Tensor | None = None,
     ) -> "AttentionArgs":
         """Returns the arguments for a batch, with a new output."""
         return cls(
@@ -93,6 +96,7 @@ class AttentionArgs(NamedTuple):
             k_scale=k_scale,
             v_scale=v_scale,
             max_seq_len=batch.bound,
+            logsums=logsums,
         )
 
     @property

@@ -16,6 +16,7 @@
 #include "softmax.h"
 #include "tiled.h"
 
+#include <cmath>
 #include <vector>
 
 namespace stentor {
@@ -53,6 +54,7 @@ struct Call {
     // farther keys, and the next token's are by_token behind
     const float* distances = nullptr;
     int64_t extent = 0, by_token = 0;
+    float* logsums = nullptr;  // [tokens, heads], written: logarithms of the sums of exponentials of scores; null: none
 
     // The scale of all keys, or values, of a head.
     float key_factor(int64_t kv_head) const { return factor(k_scales, kv_head); }
@@ -279,6 +281,7 @@ void finish(const Call<T>& c, int64_t token, int64_t head, const Running& state,
             store_part(to, mean, c.dim - d);
     };
     const float sum = hsum(load(state.totals + row * LANES)) + sink_weight(c, head, state, row);
+    if (c.logsums) c.logsums[token * c.heads + head] = std::log(sum) - state.starts[row] / LOG2E;
     const vf total = set1(sum > 0 ? sum : 1.0f), factor = set1(c.value_factor(head / (c.heads / c.kv_heads)));
     for (int64_t d = 0; d < c.dim; d += LANES) {
         const vf mean = load(state.sums + row * state.width + d) / total * factor + 0.0f;  // turns -0 into 0

@@ -32,12 +32,12 @@ int64_t paged_attention(const Call<T>& c, int64_t threads) {
                                 int64_t heads, int64_t kv_heads, int64_t dim, int64_t size, int64_t blocks,           \
                                 int64_t table_width, int64_t q_stride, float scale, int64_t window, float softcap,    \
                                 const float* sinks, const float* slopes, const float* k_scales,                       \
-                                const float* v_scales, const float* distances, int64_t extent, int64_t by_token,      \
-                                int64_t after, bool fewer, int64_t threads) try {                                     \
+                                const float* v_scales, const float* distances, float* logsums, int64_t extent,        \
+                                int64_t by_token, int64_t after, bool fewer, int64_t threads) try {                   \
         return attention::paged_attention<T>(                                                                         \
             {q, k_cache, v_cache, out, std::is_same<Q, bf16>::value, query_start, seq_lens, tables, sequences,       \
              tokens, heads, kv_heads, dim, size, blocks, table_width, q_stride, scale, window, softcap, sinks, after, \
-             fewer, k_scales, v_scales, slopes, distances, extent, by_token},                                         \
+             fewer, k_scales, v_scales, slopes, distances, extent, by_token, logsums},                                \
             threads);                                                                                                 \
     } catch (const std::bad_alloc&) {                                                                                 \
         return -2;                                                                                                    \

@@ -24,6 +24,8 @@ def paged_attention(args: AttentionArgs) -> Tensor:
             continue
         if length == 0:
             out[begin:end] = 0
+            if args.logsums is not None:
+                args.logsums[begin:end] = -torch.inf
             continue
         first = int(first_seen(length - count, window)) // size
         blocks = args.block_tables[s, : -(-length // size)].long()
@@ -44,7 +46,8 @@ def paged_attention(args: AttentionArgs) -> Tensor:
         numbers = None if args.distances is None else args.distances if args.shared else args.distances[begin:end]
         biases = _biases(args.slopes, numbers, position, key)
         q = args.q[begin:end]
-        out[begin:end] = attend(q, k, v, hidden, args.scale, args.softcap, args.sinks, biases)
+        logsums = None if args.logsums is None else args.logsums[begin:end]
+        out[begin:end] = attend(q, k, v, hidden, args.scale, args.softcap, args.sinks, biases, logsums)
     return out
 
 
@@ -94,11 +97,13 @@ def attend(
     softcap: float,
     sinks: Tensor | None,
     biases: Tensor | None = None,
+    logsums: Tensor | None = None,
 ) -> Tensor:
     """Returns the attention of one sequence: q [n, Hq, D] over k and v [Hkv, L, D] float32, with keys ``hidden`` [n,
     L].
 
-    ``biases`` float32 [Hq, n, L] are added to scores. A query that sees nothing gives zeros. The result is [n, Hq, D]
+    ``biases`` float32 [Hq, n, L] are added to scores. ``logsums`` float32 [n, Hq] is written, see
+    :func:`stentor.kernels.paged_attention`. A query that sees nothing gives zeros. The result is [n, Hq, D]
     of q's dtype.
     """
     count, heads, dim = q.shape
@@ -113,6 +118,8 @@ def attend(
     if sinks is not None:
         column = sinks.float().view(kv_heads, -1, 1, 1).expand(*scores.shape[:3], 1)
         scores = torch.cat([scores, column], dim=-1)
+    if logsums is not None:
+        logsums.copy_(torch.logsumexp(scores, dim=-1).permute(2, 0, 1).reshape(count, heads))
     weights = torch.softmax(scores, dim=-1)[..., : k.shape[1]]
     weights = weights.masked_fill(hidden.all(dim=1).unsqueeze(1), 0.0)
     return (weights @ v.unsqueeze(1)).permute(2, 0, 1, 3).reshape(count, heads, dim).to(q.dtype)

@@ -13,7 +13,9 @@ import msgspec
 
 from .config import LogFormat, LogLevel
 
-VoiceBackend = Literal["piper", "vits", "hibari", "pocket", "kokoro", "csm", "dia", "higgs", "vibevoice", "speecht5"]
+VoiceBackend = Literal[
+    "piper", "vits", "hibari", "pocket", "kokoro", "csm", "dia", "higgs", "vibevoice", "speecht5", "bark"
+]
 CodecBackend = Literal["neucodec", "snac", "xcodec2"]
 SpeechBackend = VoiceBackend | CodecBackend
 English = Literal["en-us", "en-gb"]

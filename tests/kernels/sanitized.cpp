@@ -17,8 +17,8 @@ using namespace stentor;
 template <class Q, class T>
 using Attend = int64_t(const Q*, const T*, const T*, Q*, const int32_t*, const int32_t*, const int32_t*, int64_t, int64_t,
                        int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, float, int64_t, float,
-                       const float*, const float*, const float*, const float*, const float*, int64_t, int64_t, int64_t, bool,
-                       int64_t);
+                       const float*, const float*, const float*, const float*, const float*, float*, int64_t, int64_t,
+                       int64_t, bool, int64_t);
 extern "C" {
 int64_t stentor_use_tiles(int64_t form);
 int64_t stentor_use_tiles_from(int64_t weights, int64_t rows);
@@ -143,11 +143,12 @@ void attend(Attend<Q, T>& call, const Heads& of, const std::vector<std::pair<int
     constexpr int64_t DISTANCES = 33;
     const auto slopes = filled<float>(heads), by_distance = filled<float>(heads * DISTANCES);
     std::unique_ptr<Q[]> out(new Q[(size_t)(tokens * row)]), alone(new Q[(size_t)row]);
+    std::unique_ptr<float[]> logsums(new float[(size_t)(tokens * heads)]);
     const auto run = [&](const Q* from, Q* to, const int32_t* start, const int32_t* length, const int32_t* table,
                          int64_t count, int64_t queries) {
         return call(from, k.get(), v.get(), to, start, length, table, count, queries, heads, of.count, of.dim, of.size, used,
                     width, row, 0.2f, window, softcap, sinks.get(), window > 0 ? nullptr : slopes.get(), k_scales.get(),
-                    v_scales.get(), window > 0 ? by_distance.get() : nullptr, DISTANCES, 0, 0, false, THREADS);
+                    v_scales.get(), window > 0 ? by_distance.get() : nullptr, logsums.get(), DISTANCES, 0, 0, false, THREADS);
     };
     if (run(q.get(), out.get(), starts.data(), lengths.data(), tables.data(), (int64_t)sequences.size(), tokens) != -1)
         std::puts("attention was refused"), std::exit(2);

@@ -153,6 +153,33 @@ def test_mixed_prefill_and_decode_is_the_reference(
         assert_close(native, reference, 5e-6 if dtype == torch.float32 else None)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("variant", ["native", "reference"])
+@pytest.mark.parametrize("softcap", [0.0, 3.0])
+def test_attention_to_two_parts_of_the_keys_is_joined_by_sums_of_exponentials(
+    dtype: torch.dtype, variant: str, softcap: float
+) -> None:
+    world = make_world([704], dtype=dtype)
+    q, table = world.queries[0][-1:], torch.tensor(world.tables, dtype=torch.int32)
+
+    def attended(first: int, end: int) -> tuple[Tensor, Tensor]:
+        blocks = table[:, first // 16 : end // 16].contiguous()
+        starts, lengths = torch.tensor([0, 1], dtype=torch.int32), torch.tensor([end - first], dtype=torch.int32)
+        batch = AttentionBatch(starts, lengths, blocks, torch.zeros(1).long(), 1, end - first)
+        sums = torch.full((1, 6), torch.nan)
+        options: dict[str, Any] = {"scale": world.scale, "softcap": softcap, "variant": variant}
+        return paged_attention(q, world.k_cache, world.v_cache, batch, logsums=sums, **options).float(), sums
+
+    (near, ours), (far, theirs), (whole, sums) = attended(0, 320), attended(320, 704), attended(0, 704)
+    torch.testing.assert_close(torch.logaddexp(ours, theirs), sums, atol=1e-3, rtol=1e-3)
+    joined = torch.lerp(far, near, torch.sigmoid(ours - theirs)[..., None])
+    torch.testing.assert_close(joined, whole, atol=1e-5 if dtype == torch.float32 else 1e-2, rtol=1e-2)
+    k = world.k_cache.float()[table[0].long()].permute(1, 0, 3, 2).reshape(2, 704, 32)
+    scores = torch.einsum("ghd,gkd->ghk", q.float().view(2, 3, 32), k) * world.scale
+    scores = torch.tanh(scores / softcap) * softcap if softcap else scores
+    torch.testing.assert_close(sums.view(2, 3), torch.logsumexp(scores, -1), atol=1e-3, rtol=1e-3)
+
+
 def test_the_reference_is_attention_as_written() -> None:
     world = make_world([37], window=11, softcap=4.0)
     (out,) = world.run([(0, 0, 37)], "reference")

@@ -41,6 +41,31 @@ def test_encoder_and_decoder_are_transformers(pair: tuple[Any, Path], packed: bo
         torch.testing.assert_close(made, logits_of(model, TEXTS[row], tokens), atol=3e-4, rtol=1e-4)
 
 
+@pytest.mark.parametrize("kind", ["longt5", "switch", "t5gemma2"])
+@pytest.mark.parametrize("packed", [True, False], ids=["packed", "plain"])
+def test_bfloat16_is_as_near_float32_as_transformers_is(kind: str, packed: bool, tmp_path: Path) -> None:
+    model = KINDS[kind]()
+    model.save_pretrained(tmp_path)
+    ours = PagedEncoderDecoder(tmp_path, dtype=torch.bfloat16, packed=packed)
+    ours.listen([encoded(text) for text in TEXTS])
+    outputs = [[2, 7, 9, 11, 33], [2], [2, *range(20, 50)]]
+    expected = [logits_of(model, *each) for each in zip(TEXTS, outputs, strict=True)]
+    theirs = [logits_of(model.bfloat16(), *each) for each in zip(TEXTS, outputs, strict=True)]
+    errors = [torch.cat(made).sub_(torch.cat(expected)).norm() for made in (ours.step(outputs), theirs)]
+    assert errors[0] < 1.2 * errors[1]
+
+
+def test_a_long_text_is_encoded_in_parts_as_transformers_does(tmp_path: Path) -> None:
+    model = KINDS["longt5"]()
+    model.save_pretrained(tmp_path)
+    ours = PagedEncoderDecoder(tmp_path)
+    text = [(7 * place + 3) % (VOCAB - 10) + 5 for place in range(2399)]
+    with torch.inference_mode():
+        found = ours.model.encoder([encoded(text)]).rows
+        expected = model.get_encoder()(torch.tensor([text])).last_hidden_state[0]
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+
+
 def test_greedy_tokens_are_transformers(pair: tuple[Any, Path]) -> None:
     model, folder = pair
     ours = PagedEncoderDecoder(folder)

@@ -3,7 +3,7 @@
 from array import array
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import torch
 import transformers as untyped_transformers
@@ -26,6 +26,10 @@ T5: dict[str, Any] = {
 }
 
 
+_COMPUTED: Final = ("inv_freq", "embed_scale", "position_ids")
+"""Ends of the names of buffers that are no weights."""
+
+
 def _enlarged(model: Any) -> Any:
     """In float32, with weights large enough for every part to count."""
     with torch.no_grad():
@@ -34,7 +38,7 @@ def _enlarged(model: Any) -> Any:
                 tensor.uniform_(0.6, 1.4)
             elif "relative_attention_bias" in name or name == "final_logits_bias":
                 tensor.normal_(0, 1.0)
-            elif tensor.requires_grad or not ("embed_positions" in name or name.endswith("inv_freq")):
+            elif tensor.requires_grad or not ("embed_positions" in name or name.endswith(_COMPUTED)):
                 tensor.normal_(0, 0.15)
     return model.float().eval()
 
@@ -45,6 +49,16 @@ def tiny_t5(kind: str = "T5", seed: int = 0, **changes: Any) -> Any:
     config = getattr(transformers, f"{kind}Config")(**{**T5, **changes}, attn_implementation="eager")
     model = getattr(transformers, f"{kind}ForConditionalGeneration")(config)
     return _enlarged(model)
+
+
+def tiny_switch(**changes: Any) -> Any:
+    """Switch Transformers. Its decoder gets tokens one by one, so that experts there have room for all."""
+    sparse = {"num_sparse_encoder_layers": 1, "num_sparse_decoder_layers": 3, "num_experts": 4}
+    model = tiny_t5("SwitchTransformers", **{**sparse, "expert_capacity": 3, **changes})
+    for module in model.decoder.modules():
+        if hasattr(module, "expert_capacity"):
+            module.expert_capacity = 1 << 20
+    return model
 
 
 def with_own_head(model: Any) -> Any:
@@ -106,11 +120,41 @@ def tiny_t5gemma(seed: int = 0, encoder: dict[str, Any] | None = None, **changes
     return _enlarged(transformers.T5GemmaForConditionalGeneration(config))
 
 
+def tiny_t5gemma2(seed: int = 0, **changes: Any) -> Any:
+    """T5Gemma 2, whose token 33 has an embedding of its own; ``changes``: of both sides."""
+    torch.manual_seed(seed)
+    types = ["sliding_attention", "full_attention", "sliding_attention"]
+    side = {**GEMMA, "attn_logit_softcapping": None, "layer_types": types, **changes}
+    vision: dict[str, Any] = {
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+    }
+    vision |= {"image_size": 16, "patch_size": 8, "model_type": "siglip_vision_model"}
+    encoder = {"text_config": side, "vision_config": vision, "mm_tokens_per_image": 4, "eoi_token_index": 33}
+    config = transformers.T5Gemma2Config(
+        encoder=encoder, decoder=side, image_token_index=VOCAB - 1, attn_implementation="eager"
+    )
+    return _enlarged(transformers.T5Gemma2ForConditionalGeneration(config))
+
+
 KINDS: dict[str, Callable[[], Any]] = {
     "t5": tiny_t5,
     "t5, of version 1.1": lambda: with_own_head(tiny_t5(feed_forward_proj="gated-gelu", tie_word_embeddings=False)),
     "mt5": partial(tiny_t5, "MT5"),
     "umt5": partial(tiny_t5, "UMT5"),
+    "longt5, local": partial(tiny_t5, "LongT5", local_radius=5),
+    "longt5": partial(
+        tiny_t5,
+        "LongT5",
+        local_radius=5,
+        global_block_size=4,
+        encoder_attention_type="transient-global",
+        feed_forward_proj="gated-gelu",
+    ),
+    "switch": tiny_switch,
+    "switch, biased": partial(tiny_switch, router_bias=True, num_sparse_encoder_layers=2, dense_act_fn="gelu"),
     "bart": tiny_bart,
     "bart, scaled": partial(tiny_bart, scale_embedding=True, activation_function="relu"),
     "plbart": partial(tiny_bart, "PLBart"),
@@ -135,6 +179,8 @@ KINDS: dict[str, Callable[[], Any]] = {
         encoder={"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 8, "sliding_window": 6},
         tie_word_embeddings=False,
     ),
+    "t5gemma2": tiny_t5gemma2,
+    "t5gemma2, odd": partial(tiny_t5gemma2, sliding_window=7, num_key_value_heads=4),
 }
 
 

@@ -12,7 +12,7 @@ from stentor.kernels.forward import Traced
 
 from ...model_config.spec.mlp import MoESpec
 from ..elementwise import elementwise
-from ..forward_batch import ForwardBatch
+from ..forward_batch import ForwardBatch, Texts
 from ..linear.adapters import AdapterRows
 from ..linear.layer_context import LayerContext
 from ..linear.linear import Linear, summed_
@@ -43,6 +43,7 @@ class MoE:
         self._hidden, self._dtype, self._stream = hidden, context.dtype, context.stream
         self._num_experts, self._tells_experts = spec.experts, context.tells_experts
         self._own, self._identities, self._skips = spec.own, spec.identities, spec.skips
+        self._capacity = spec.capacity
         self._always, self._scale = spec.always, spec.router.scale
         rule = replace(spec.router, renormalize=False, scale=1.0) if spec.always else spec.router
         self._rule = kernels.Router(**msgspec.structs.asdict(rule))
@@ -138,6 +139,8 @@ class MoE:
             routing = kernels.route(chosen_from, self._rule, self._correction)
         if batch.routed is not None:
             batch.routed.append(routing.experts)
+        if self._capacity and batch.texts is not None:
+            routing = _within(self._capacity, self._num_experts, routing, batch.texts)
         return self._with_always(logits, routing) if self._always else routing
 
     def _with_always(self, logits: torch.Tensor, routing: kernels.Routing) -> kernels.Routing:
@@ -352,3 +355,17 @@ class NormedMoE(MoE):
         if self._ranks is not None:
             routed, shared = self._ranks.sum_(torch.stack((routed.float(), shared.float())))
         return self._experts_out.exact(routed) + self._shared_out.exact(shared)
+
+
+def _within(capacity: int, experts: int, routing: kernels.Routing, texts: Texts) -> kernels.Routing:
+    """The routing of tokens to one of ``experts`` each, with weights of 0 for all but the first ``capacity`` tokens of
+    an expert in each text."""
+    weights = routing.weights.clone()
+    numbers = torch.arange(experts, device=weights.device)
+    begin = 0
+    for length in texts.varlen.lengths:
+        rows = slice(begin, begin + length)
+        chosen = routing.experts[rows] == numbers  # [tokens, experts]
+        weights[rows] *= ((chosen.cumsum(0) <= capacity) & chosen).any(1, keepdim=True)
+        begin += length
+    return kernels.Routing(routing.experts, weights)

@@ -1,14 +1,17 @@
-"""Reads T5 (arXiv:1910.10683), its versions 1.1 and Flan, mT5 (arXiv:2010.11934) and UMT5 (arXiv:2304.09151)."""
+"""Reads T5 (arXiv:1910.10683), its versions 1.1 and Flan, mT5 (arXiv:2010.11934), UMT5 (arXiv:2304.09151), LongT5
+(arXiv:2112.07916), whose encoder has windows and possibly sums of blocks, and Switch Transformers (arXiv:2101.03961),
+some of whose layers have experts."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from msgspec.structs import replace
 
-from ..config_fields import LONGEST_CONTEXT, MOST_LAYERS, ConfigError, Fields
+from ..config_fields import LONGEST_CONTEXT, MOST_EXPERTS, MOST_LAYERS, ConfigError, Fields
 from ..spec.attention import AttentionSpec
+from ..spec.attention_parts import BlockSumsSpec
 from ..spec.layer import LayerSpec, Norms
-from ..spec.mlp import Activation, MLPSpec
+from ..spec.mlp import Activation, ExpertNames, MLPSpec, MoESpec, RouterSpec
 from ..spec.model import Backbone
 from ..spec.positions import DistanceBias
 from ..spec.seq2seq import EMBEDDING
@@ -19,10 +22,14 @@ ARCHITECTURES: Final = {
     "T5ForConditionalGeneration": "t5",
     "MT5ForConditionalGeneration": "mt5",
     "UMT5ForConditionalGeneration": "umt5",
+    "LongT5ForConditionalGeneration": "longt5",
+    "SwitchTransformersForConditionalGeneration": "switch_transformers",
 }
 """Model types by architecture."""
 _POSITIONS: Final = 512
 """Tokens of training, where no field has them."""
+_LONG_POSITIONS: Final = 4096
+"""Those of LongT5."""
 _ACTIVATIONS: Final[Mapping[str, Activation]] = {
     "relu": "relu",
     "gelu": "gelu",
@@ -30,19 +37,27 @@ _ACTIVATIONS: Final[Mapping[str, Activation]] = {
     "silu": "silu",
     "swish": "silu",
 }
+_SELF: Final = r"(\w+)\.block\.(\d+)\.layer\.0\.(?:Local|TransientGlobal)?SelfAttention"
 _RENAMES: Final = tuple(
     Rename(pattern, name)
     for pattern, name in (
         (r"(shared|(en|de)coder\.embed_tokens)(?=\.)", EMBEDDING),
         (r"(encoder|decoder)\.final_layer_norm(?=\.)", r"model.\1.norm"),
         (r"(\w+)\.block\.(\d+)\.layer\.0\.layer_norm(?=\.)", r"model.\1.layers.\2.self_norm"),
-        (r"(\w+)\.block\.(\d+)\.layer\.0\.SelfAttention\.([qkvo])(?=\.)", r"model.\1.layers.\2.self_attn.\3_proj"),
-        (r"(\w+)\.block\.(\d+)\.layer\.0\.SelfAttention(?=\.relative)", r"model.\1.layers.\2.self_attn"),
+        (rf"{_SELF}\.([qkvo])(?=\.)", r"model.\1.layers.\2.self_attn.\3_proj"),
+        (rf"{_SELF}(?=\.(relative|global))", r"model.\1.layers.\2.self_attn"),
         (r"decoder\.block\.(\d+)\.layer\.1\.layer_norm(?=\.)", r"model.decoder.layers.\1.cross_norm"),
         (r"decoder\.block\.(\d+)\.layer\.1\.EncDecAttention\.([qkvo])(?=\.)", r"model.decoder.layers.\1.cross.\2_proj"),
         (r"(\w+)\.block\.(\d+)\.layer\.[12]\.layer_norm(?=\.)", r"model.\1.layers.\2.mlp_norm"),
-        (r"(\w+)\.block\.(\d+)\.layer\.[12]\.DenseReluDense(?=\.)", r"model.\1.layers.\2.mlp"),
+        (r"(\w+)\.block\.(\d+)\.layer\.[12]\.(?:DenseReluDense|mlp)(?=\.)", r"model.\1.layers.\2.mlp"),
     )
+)
+_SWITCH: Final[Mapping[str, object]] = {"d_model": 768, "num_layers": 12, "num_heads": 12}
+"""Defaults of the class of Switch Transformers."""
+_EXPERTS: Final = ExpertNames(
+    router="mlp.router.classifier",
+    into=("mlp.experts.expert_{}.wi.weight",),
+    out="mlp.experts.expert_{}.wo.weight",
 )
 _NORMS: Final = Norms(mixer_in="self_norm", mlp_in="mlp_norm")
 
@@ -52,15 +67,18 @@ def t5_config_from_hf(name: str, config: Mapping[str, object], generation: Mappi
 
     Raises :class:`ConfigError` for a missing or wrong field.
     """
-    fields, kind = Fields(config), ARCHITECTURES[name]
-    first = kind == "t5"  # the defaults of its class
+    kind = ARCHITECTURES[name]
+    switch, long = kind == "switch_transformers", kind == "longt5"
+    fields = Fields({**_SWITCH, **config} if switch else config)
+    first = kind in ("t5", "longt5") or switch  # the defaults of their classes
     hidden, layers = fields.integer("d_model", 512), fields.integer("num_layers", 6 if first else 8, most=MOST_LAYERS)
     heads, eps = fields.integer("num_heads", 8 if first else 6), fields.positive("layer_norm_epsilon", 1e-6)
     vocab = fields.integer("vocab_size", 32128 if first else 250112)
-    positions = fields.integer("n_positions", _POSITIONS, most=LONGEST_CONTEXT)
+    positions = fields.integer("n_positions", _LONG_POSITIONS if long else _POSITIONS, most=LONGEST_CONTEXT)
     head_dim = fields.integer("d_kv", 64)
     attention = AttentionSpec(heads, heads, head_dim, 1.0, None)
-    layer = LayerSpec(attention, _mlp(fields, "relu" if first else "gated-gelu"), _NORMS)
+    mlp = _dense(fields) if switch else _mlp(fields, "relu" if first else "gated-gelu")
+    layer = LayerSpec(attention, mlp, _NORMS)
     cross = replace(attention, name="cross")
 
     def stack(side: str, count: int) -> Stack:
@@ -77,6 +95,10 @@ def t5_config_from_hf(name: str, config: Mapping[str, object], generation: Mappi
             for number in range(count)
         )
         made = tuple(replace(own, mixer=replace(attention, distance_bias=bias)) for bias in biases)
+        if switch:
+            made = tuple(_sparse(fields, made, mlp, side))
+        if long and not decodes:
+            made = tuple(replace(each, mixer=_near(fields, each.attention, f"{prefix}.0.self_attn")) for each in made)
         backbone = Backbone(
             architecture=name,
             vocab_size=vocab,
@@ -115,6 +137,54 @@ def _scales(fields: Fields, kind: str) -> bool:
     """Whether hidden states are scaled before the head: where it is the embedding, but not in mT5. Files of
     transformers 5 say so by a field of its own."""
     return kind != "mt5" and fields.flag("scale_decoder_outputs", fields.flag("tie_word_embeddings", True))
+
+
+def _near(fields: Fields, attention: AttentionSpec, first: str) -> AttentionSpec:
+    """Attention of LongT5's encoder, within a window and possibly to sums of blocks; ``first``: name of the attention
+    of the first layer. Raises :class:`ConfigError`."""
+    bias = attention.distance_bias
+    assert bias is not None
+    near = replace(attention, window=fields.integer("local_radius", 127, least=0, most=LONGEST_CONTEXT) + 1)
+    match fields.text("encoder_attention_type", "local"):
+        case "local":
+            return near
+        case "transient-global":
+            size = fields.integer("global_block_size", 16, most=LONGEST_CONTEXT)
+            far = replace(bias, stored=f"{first}.global_relative_attention_bias")
+            return replace(near, block_sums=BlockSumsSpec(size, far))
+        case told:
+            raise ConfigError(f"encoder_attention_type is {told!r}, expected 'local' or 'transient-global'")
+
+
+def _dense(fields: Fields) -> MLPSpec:
+    """The network of layers of Switch Transformers without experts."""
+    activation = fields.one_of("dense_act_fn", _ACTIVATIONS, "relu")
+    return MLPSpec(fields.integer("d_ff", 2048), activation, False, ("mlp.wi",), "mlp.wo", gated=False)
+
+
+def _sparse(fields: Fields, layers: Sequence[LayerSpec], mlp: MLPSpec, side: str) -> Iterator[LayerSpec]:
+    """The layers of a side, of which every so manieth has experts. Those of the encoder take so many tokens of a text;
+    to those of the decoder tokens come one by one. Raises :class:`ConfigError`."""
+    count = fields.integer(f"num_sparse_{side}_layers", 3, least=0)
+    every = len(layers) // count if count else len(layers)
+    activation = mlp.activation
+    if activation not in ("relu", "gelu", "gelu_tanh", "silu"):
+        raise ConfigError(f"dense_act_fn is {activation!r}, and experts take 'relu', 'silu' or 'gelu' alone")
+    capacity = fields.integer("expert_capacity", 64) if side == "encoder" else 0
+    router = RouterSpec(1, renormalize=False)
+    moe = MoESpec(
+        fields.integer("num_experts", 8, most=MOST_EXPERTS),
+        mlp.inner,
+        router,
+        activation,
+        gated=False,
+        router_bias=fields.flag("router_bias"),
+        capacity=capacity,
+        names=(_EXPERTS,),
+    )
+    for number, layer in enumerate(layers):
+        chosen = every == 1 or (every > 1 and number % every == 1)
+        yield replace(layer, mlp=moe) if chosen else layer
 
 
 def _mlp(fields: Fields, default: str) -> MLPSpec:

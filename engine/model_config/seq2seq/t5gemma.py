@@ -19,12 +19,13 @@ _SIDE: Final[Mapping[str, object]] = {
     **{"bos_token_id": 2, "eos_token_id": 1},
 }
 """Defaults of an encoder's and a decoder's fields."""
-_NORMS: Final = Norms(
+NORMS: Final = Norms(
     mixer_in="pre_self_attn_layernorm",
     mixer_out="post_self_attn_layernorm",
     mlp_in="pre_feedforward_layernorm",
     mlp_out="post_feedforward_layernorm",
 )
+"""Without those of cross-attention."""
 
 
 def t5gemma_config_from_hf(config: Mapping[str, object], generation: Mapping[str, object]) -> TextToTextConfig:
@@ -45,7 +46,7 @@ def t5gemma_config_from_hf(config: Mapping[str, object], generation: Mapping[str
     encoder = with_mixers(encoder, slides, window=window + 1)
     attention = decoder.layers[0].attention
     cross = replace(attention, name="cross_attn", rope=None, window=0, encoded=encoder.hidden_size)
-    norms = replace(_NORMS, cross_in="pre_cross_attn_layernorm", cross_out="post_cross_attn_layernorm")
+    norms = replace(NORMS, cross_in="pre_cross_attn_layernorm", cross_out="post_cross_attn_layernorm")
     decoder = with_layers(decoder, cross=cross, norms=norms)
     defaults = {"bos_token_id": told["decoder"]["bos_token_id"], "eos_token_id": told["decoder"]["eos_token_id"]}
     config = {**defaults, **config}
@@ -70,5 +71,5 @@ def t5gemma_config_from_hf(config: Mapping[str, object], generation: Mapping[str
 
 def _gemma(fields: Fields, side: str) -> ModelSpec:
     """One side. Raises :class:`ConfigError`."""
-    spec = with_layers(gemma2(fields, ARCHITECTURE), norms=_NORMS)
+    spec = with_layers(gemma2(fields, ARCHITECTURE), norms=NORMS)
     return replace(spec, prefix=f"model.{side}.layers", embedding=f"model.{side}.embed_tokens")

@@ -9,6 +9,7 @@ from ..config_fields import ConfigError
 from .attention_parts import (
     AddedConvSpec,
     BlockIndexSpec,
+    BlockSumsSpec,
     ChosenHeadsSpec,
     ConvolvedSpec,
     DifferenceSpec,
@@ -93,6 +94,8 @@ class AttentionSpec(msgspec.Struct, frozen=True):
     """Whether the square root of the distance takes its place (Step 1)."""
     distance_bias: DistanceBias | None = None
     """What scores get by the distance to a key (T5); None: nothing."""
+    block_sums: BlockSumsSpec | None = None
+    """What tokens of a whole text see besides their window; None: nothing."""
     qk_norm: QKNorm = "none"
     qk_norm_names: tuple[str, str] | None = ("q_norm", "k_norm")
     """None: the norms have no weights (Llama 4); "": that one has none (Domyn Edge)."""
@@ -166,6 +169,9 @@ class AttentionSpec(msgspec.Struct, frozen=True):
     apart: bool = False
     """Whether keys, values, and queries with all else, each take an input of their own: these lie side by side, that of
     queries first (Inkling 2)."""
+    merged: bool = False
+    """Whether tokens of a decoder also see what an encoder made, in the same softmax, with the same projections and
+    norms and without rotation (T5Gemma 2)."""
     encoded: int = 0
     """Size of the encoder's states, of which cross-attention makes keys and values; 0: the hidden size."""
     name: str = "self_attn"
@@ -256,7 +262,10 @@ class AttentionSpec(msgspec.Struct, frozen=True):
         """Shapes of its stored tensors, by name."""
         values = (f"{prefix}.{self.name}.v_proj.weight", f"{prefix}.{self.name}.v_proj.bias")
         for projection in self.projections(hidden):
-            for name, shape in self._stored(projection.shapes(prefix), f"{prefix}.{self.name}"):
+            made = projection.shapes(prefix)
+            if self.chosen is not None:
+                made = self.chosen.stored(made, f"{prefix}.{self.name}", self.kv_size)
+            for name, shape in made:
                 if not self.tied_values or name not in values:
                     yield name, shape
         names = (self.qk_norm_names or ())[: 1 if self.shares >= 0 else None]
@@ -293,13 +302,8 @@ class AttentionSpec(msgspec.Struct, frozen=True):
         if self.sinks:
             yield f"{prefix}.{self.name}.{self.sinks_name}", (self.heads,)
         if self.convolved is not None:
-            first, second = (f"{prefix}.{self.name}.{each}" for each in self.convolved.convolutions)
-            channels = self.q_size + self.kv_size
-            yield f"{first}.weight", (channels, 1, self.convolved.by_channel)
-            yield f"{first}.bias", (channels,)
-            yield f"{second}.weight", (channels, self.head_dim, self.convolved.by_head)
-            yield f"{second}.bias", (channels,)
-            yield f"{prefix}.{self.name}.{self.convolved.key_scales}", (self.kv_heads,)
+            at, channels = f"{prefix}.{self.name}", self.q_size + self.kv_size
+            yield from self.convolved.shapes(at, channels, self.head_dim, self.kv_heads)
         if self.key_convs is not None:
             yield from self.key_convs.shapes(f"{prefix}.{self.name}")
         if self.distances is not None:
@@ -308,23 +312,12 @@ class AttentionSpec(msgspec.Struct, frozen=True):
             yield f"{prefix}.{self.name}.{self.gate_bias}", (self.heads,)
         if self.distance_bias is not None:
             yield f"{self.distance_bias.stored}.weight", (self.distance_bias.buckets, self.heads)
+        if self.block_sums is not None:
+            yield from self.block_sums.shapes(f"{prefix}.{self.name}", hidden, self.heads)
         for which in filter(None, (self.gate_scales, self.query_scales)):
             yield f"{prefix}.{self.name}.{which}", (self.q_size,)
         if self.out_norm and self.out_norm_weighted:
             yield f"{prefix}.{self.name}.{self.out_norm}.weight", (self.heads * self.value_dim,)
-
-    def _stored(self, shapes: Iterator[tuple[str, tuple[int, ...]]], at: str) -> Iterator[tuple[str, tuple[int, ...]]]:
-        """The shapes of products, by name, as files have them; ``at``: prefix of the attention."""
-        if (chosen := self.chosen) is None:
-            yield from shapes
-            return
-        for name, shape in shapes:
-            if name == f"{at}.{chosen.into}.weight":
-                yield name, (chosen.experts, self.kv_size, shape[1])
-            elif name == f"{at}.{chosen.out}.weight":
-                yield name, (chosen.experts, shape[0], self.kv_size)
-            else:
-                yield (f"{at}.{chosen.bias}" if name == f"{at}.{chosen.out}.bias" else name), shape
 
     @property
     def norms_of_heads(self) -> tuple[tuple[str, int], ...]:
@@ -465,6 +458,10 @@ class AttentionSpec(msgspec.Struct, frozen=True):
             self.distance_bias.check()
             if self.slopes or self.index or self.loop or self.shares >= 0 or self.whole_spans:
                 raise ConfigError("a bias by distance in attention with more than plain heads is not known")
+        if self.merged and (other or self.sinks or self.slopes or self.distance_bias or self.whole_spans or self.gated):
+            raise ConfigError("attention that also sees what an encoder made, with more than plain heads, is not known")
+        if self.block_sums is not None:
+            self.block_sums.check(bool(self.window and self.distance_bias))
         if self.rope is not None:
             check_rope(self.rope, self.head_dim)
         if self.index is not None:

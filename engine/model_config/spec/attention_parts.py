@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from ..config_fields import ConfigError
-from .positions import RopeConfig, check_rope
+from .positions import DistanceBias, RopeConfig, check_rope
 from .recurrent import StateTensor
 
 Shapes = Iterator[tuple[str, tuple[int, ...]]]
@@ -176,6 +176,41 @@ class ConvolvedSpec(msgspec.Struct, frozen=True):
         """Tokens before the current one that it sees."""
         return self.by_channel + self.by_head - 2
 
+    def shapes(self, at: str, channels: int, head_dim: int, kv_heads: int) -> Shapes:
+        """Shapes of its stored tensors besides projections, by name; ``at``: prefix of the attention."""
+        first, second = (f"{at}.{each}" for each in self.convolutions)
+        yield f"{first}.weight", (channels, 1, self.by_channel)
+        yield f"{first}.bias", (channels,)
+        yield f"{second}.weight", (channels, head_dim, self.by_head)
+        yield f"{second}.bias", (channels,)
+        yield f"{at}.{self.key_scales}", (kv_heads,)
+
+
+class BlockSumsSpec(msgspec.Struct, frozen=True):
+    """What the tokens of a whole text see besides those in their window: the sum of the inputs of each ``size`` tokens,
+    normed, as a key and a value (LongT5, arXiv:2112.07916, section 3.1.2). The last block also has the tokens behind
+    it; a text of fewer tokens has none."""
+
+    size: int
+    bias: DistanceBias
+    """What scores get by the distance in blocks."""
+    norm: str = "global_input_layer_norm"
+    """Stored name of the norm of the sums."""
+
+    def shapes(self, at: str, hidden: int, heads: int) -> Shapes:
+        """Shapes of its stored tensors, by name; ``at``: prefix of the attention."""
+        yield f"{at}.{self.norm}.weight", (hidden,)
+        yield f"{self.bias.stored}.weight", (self.bias.buckets, heads)
+
+    def check(self, near: bool) -> None:
+        """Raise :class:`ConfigError` for contradictory fields; ``near``: whether tokens see others in a window, with a
+        bias by distance."""
+        self.bias.check()
+        if not near:
+            raise ConfigError(
+                "sums of blocks that are seen without a window, or without a bias by distance, are not known"
+            )
+
 
 class DistanceSpec(msgspec.Struct, frozen=True):
     """What a token adds to its scores by the distance back to a key: for each head, a product of ``size`` numbers that
@@ -268,6 +303,16 @@ class ChosenHeadsSpec(msgspec.Struct, frozen=True):
     router: str = "experts.router.layer"
     keys: str = "kv_proj"
     """Of all keys, then all values."""
+
+    def stored(self, shapes: Shapes, at: str, kv_size: int) -> Shapes:
+        """The shapes of products, by name, as files have them; ``at``: prefix of the attention."""
+        for name, shape in shapes:
+            if name == f"{at}.{self.into}.weight":
+                yield name, (self.experts, kv_size, shape[1])
+            elif name == f"{at}.{self.out}.weight":
+                yield name, (self.experts, shape[0], kv_size)
+            else:
+                yield (f"{at}.{self.bias}" if name == f"{at}.{self.out}.bias" else name), shape
 
 
 class QueryLatentSpec(msgspec.Struct, frozen=True):

@@ -176,6 +176,12 @@ class LayerSpec(msgspec.Struct, frozen=True):
         return self.mixer
 
     @property
+    def crossing(self) -> AttentionSpec | None:
+        """Its attention to what an encoder made; None without."""
+        merged = isinstance(self.mixer, AttentionSpec) and self.mixer.merged
+        return self.attention if merged else self.cross
+
+    @property
     def mixers(self) -> tuple[MixerSpec | BesideSpec, ...]:
         """Its mixers: none, one, or two in parallel."""
         return tuple(mixer for mixer in (self.mixer, self.beside) if mixer is not None)

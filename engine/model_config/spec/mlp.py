@@ -15,7 +15,7 @@ Activation = Literal["silu", "gelu_tanh", "gelu", "quick_gelu", "relu", "relu2",
 """``quick_gelu``: x · sigmoid(1.702 x). ``xielu``: has two learned numbers a layer (arXiv:2411.13010).
 ``swiglu_oai`` and ``situ``: as of experts."""
 ExpertActivation = Literal[
-    "silu", "gelu_tanh", "gelu", "relu2", "quick_gelu", "swiglu_oai", "swiglu_10", "silu_7", "situ"
+    "silu", "gelu_tanh", "gelu", "relu", "relu2", "quick_gelu", "swiglu_oai", "swiglu_10", "silu_7", "situ"
 ]
 """``swiglu_oai``: gate · sigmoid(1.702 · gate) · (up + 1), both clamped at 7 (gpt-oss, arXiv:2508.10925).
 ``swiglu_10``: silu(gate) · up, both clamped at 10 (DeepSeek-V4). ``silu_7``: silu(gate) · up with silu(gate) and up
@@ -279,6 +279,9 @@ class MoESpec(msgspec.Struct, frozen=True):
     """Experts behind the others that return their input, and have no matrices (LongCat)."""
     skips: int = 0
     """Experts behind the others that give nothing, and have no matrices (ZAYA)."""
+    capacity: int = 0
+    """Tokens of a whole text that one expert takes, the first ones; it gives nothing for others (Switch Transformers);
+    0: all."""
     always: int = 0
     """The last of ``experts``, which every token uses besides those that it chooses from the others. Weights are
     divided by the sum of all of them (Inkling)."""
@@ -427,6 +430,8 @@ class MoESpec(msgspec.Struct, frozen=True):
         others = self.identities or self.skips or self.media or self.own
         if self.always and (others or router.score != "sigmoid" or self.table or self.part_norms):
             raise ConfigError("experts that every token uses, beside ones of other kinds, are not known")
+        if self.capacity and router.top_k > 1:
+            raise ConfigError("experts that take so many tokens, of which a token chooses several, are not known")
         if self.sum_bias and (self.bias or self.latent or not router.renormalize or router.scale != 1.0):
             raise ConfigError("a bias of a sum of experts whose weights do not add up to 1 is not known")
         if (self.norms or self.sum_norm) and not self.latent:

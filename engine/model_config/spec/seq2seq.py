@@ -72,7 +72,7 @@ class Seq2SeqConfig(msgspec.Struct, metaclass=AbstractStruct, frozen=True, kw_on
     @property
     def cross_group(self) -> CacheSpec:
         """Cache of its cross-attention: one encoder slot holds all positions of the longest input."""
-        cross = self.decoder.layers[0].cross
+        cross = self.decoder.layers[0].crossing
         assert cross is not None
         layers = tuple(range(self.num_layers))
         return CacheSpec("cross", layers, 0, cross.kv_heads, cross.head_dim, positions=self.source_positions)

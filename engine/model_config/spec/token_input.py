@@ -94,6 +94,8 @@ class TokenInputSpec(msgspec.Struct, frozen=True):
     sum: str = ""
     """Beginning of the stored names of a scale and a bias behind the norm (ZAYA); "": none."""
 
+    apart: tuple[int, str] | None = None
+    """A token whose embedding is stored apart under this name, and is not scaled (T5Gemma 2); None: there is none."""
     ngrams: NGramInputSpec | None = None
     """What embeddings are averaged with; None: nothing."""
 
@@ -112,6 +114,8 @@ class TokenInputSpec(msgspec.Struct, frozen=True):
                 found[f"{self.norm}.bias"] = (hidden,)
         if self.sum:
             found |= {f"{self.sum}_{which}": (hidden,) for which in ("scale", "bias")}
+        if self.apart is not None:
+            found[self.apart[1]] = (hidden,)
         return found if self.ngrams is None else found | self.ngrams.shapes(hidden)
 
 

@@ -154,6 +154,8 @@ class TextToText(EncoderDecoderFamily):
             raise SetupError(
                 f"--kv-cache-dtype {config.kv_cache_dtype}: encoder-decoders have no scales for it; leave it out"
             )
+        if config.return_routed_experts:
+            raise SetupError("--enable-return-routed-experts: encoder-decoders return none; leave it out")
         read = self._read
         bound = read if read.bounded else read.within(max(read.max_position, config.max_model_len or 0))
         longest = longest_of(config, bound)

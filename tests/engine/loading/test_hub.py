@@ -365,8 +365,13 @@ def test_prompts_of_voices_come_with_a_model(online: _Resolver) -> None:
         "voices/bob.wav": b"v",
         "voices/bob.txt": b"v",
         "voices/readme.html": b"no voice",
+        "speaker_embeddings_path.json": b"{}",
+        "speaker_embeddings/v2/ann_semantic_prompt.npy": b"v",
+        "speaker_embeddings/old_semantic_prompt.npy": b"v",
     }
     folder = Path(online("owner/pocket"))
+    assert [path.name for path in folder.glob("speaker_embeddings/**/*.npy")] == ["ann_semantic_prompt.npy"]
+    assert (folder / "speaker_embeddings_path.json").is_file()
     assert sorted(path.name for path in (folder / "voices").iterdir()) == ["ann.safetensors", "bob.txt", "bob.wav"]
 
 

@@ -36,6 +36,7 @@ def folder(tmp_path: Path, config: object, *files: str) -> Path:
         ({"model_type": "pocket_tts"}, [], "speech"),
         ({"model_type": "gradium_phonon_tts"}, [], "speech"),
         ({"model_type": "csm"}, [], "speech"),
+        ({"model_type": "bark"}, [], "speech"),
         ({"model_type": "dia"}, [], "speech"),
         ({"model_type": "vibevoice"}, [], "speech"),
         ({"architectures": ["SpeechT5ForTextToSpeech"]}, [], "speech"),

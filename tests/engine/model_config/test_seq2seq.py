@@ -7,6 +7,7 @@ import pytest
 from stentor.engine.model_config.config_fields import ConfigError
 from stentor.engine.model_config.registry import read_config
 from stentor.engine.model_config.seq2seq.text import TextToTextConfig
+from stentor.engine.model_config.spec.mlp import MoESpec
 
 NLLB = {
     "architectures": ["M2M100ForConditionalGeneration"],
@@ -51,6 +52,48 @@ def test_a_t5gemma_has_an_embedding_on_each_side_and_windows_that_exclude_the_to
     assert (cross.encoded, cross.softcap, found.logits_softcap) == (3584, 50.0, 30.0)
 
 
+def test_a_t5gemma2_has_one_embedding_and_decoders_that_also_see_the_encoder() -> None:
+    side = {"hidden_size": 640, "num_hidden_layers": 6, "sliding_window": 512}
+    told = {"text_config": side, "eoi_token_index": 7}
+    found = read({"model_type": "t5gemma2", "encoder": told, "decoder": side})
+    assert (found.decoder_start, found.eos_token_ids, found.vocab_size) == ((2,), (1,), 262_208)
+    layers = [layer.attention for layer in found.encoder_stack.layers.layers]
+    assert [(each.window, each.ahead) for each in layers[-2:]] == [(256, 256), (0, -1)]
+    assert [layer.attention.window for layer in found.decoder.layers[-2:]] == [512, 0]
+    assert {layer.attention.merged for layer in found.decoder.layers} == {True}
+    assert {stack.input.apart for stack in (found.encoder_stack, found.decoder_stack)} == {(7, "model.picture_end")}
+    assert found.name_of("model.encoder.vision_tower.embeddings.weight") == found.unused[0]
+    assert found.name_of("model.encoder.layers.0.mlp.up_proj.weight") == "model.encoder.layers.0.mlp.up_proj.weight"
+
+
+def test_encoders_of_longt5_have_windows_and_possibly_sums_of_blocks() -> None:
+    local = read({"model_type": "longt5", "num_layers": 2, "tie_word_embeddings": False})
+    assert (local.source_positions, local.logits_scale, local.bounded) == (4096, 1.0, False)
+    near = [layer.attention for layer in local.encoder_stack.layers.layers]
+    assert [(each.window, each.block_sums) for each in near] == [(128, None)] * 2
+    assert {layer.attention.window for layer in local.decoder.layers} == {0}
+    summed = read({"model_type": "longt5", "encoder_attention_type": "transient-global", "global_block_size": 8})
+    sums = summed.encoder_stack.layers.layers[-1].attention.block_sums
+    assert sums is not None
+    assert sums.size == 8
+    assert sums.bias.stored == "model.encoder.layers.0.self_attn.global_relative_attention_bias"
+    name = "encoder.block.3.layer.0.TransientGlobalSelfAttention.global_input_layer_norm.weight"
+    assert summed.name_of(name) == "model.encoder.layers.3.self_attn.global_input_layer_norm.weight"
+
+
+def test_every_so_manieth_layer_of_switch_transformers_has_experts() -> None:
+    found = read({"model_type": "switch_transformers", "num_layers": 12, "num_sparse_decoder_layers": 0})
+    layers = found.encoder_stack.layers.layers
+    assert [number for number, layer in enumerate(layers) if isinstance(layer.mlp, MoESpec)] == [1, 5, 9]
+    moe = layers[1].mlp
+    assert isinstance(moe, MoESpec)
+    assert (moe.experts, moe.capacity, moe.activation, moe.router.top_k) == (8, 64, "relu", 1)
+    sparse = [number for number, layer in enumerate(found.decoder.layers) if isinstance(layer.mlp, MoESpec)]
+    assert sparse == [1], "as in transformers, whose step is then the number of layers"
+    name = "decoder.block.1.layer.2.mlp.experts.expert_3.wi.weight"
+    assert found.name_of(name) == "model.decoder.layers.1.mlp.experts.expert_3.wi.weight"
+
+
 def test_encoders_of_led_have_windows_and_more_positions_than_decoders() -> None:
     found = read({"model_type": "led", "encoder_layers": 2, "attention_window": [512, 64]})
     assert (found.source_positions, found.max_position, found.decoder_start) == (16_384, 1024, (2,))
@@ -71,6 +114,15 @@ def test_tokens_that_no_output_contains_are_read() -> None:
         ({"model_type": "t5", "feed_forward_proj": "odd-gelu"}, "feed_forward_proj is 'odd-gelu'"),
         ({"model_type": "t5", "relative_attention_num_buckets": 1}, "1 buckets of distances up to 128 are not known"),
         ({"model_type": "t5", "decoder_start_token_id": 40_000}, "the token 40000 is named, of a vocabulary of 32128"),
+        (
+            {"model_type": "longt5", "encoder_attention_type": "odd"},
+            "encoder_attention_type is 'odd', expected 'local' or",
+        ),
+        (
+            {"model_type": "t5gemma2", "encoder": {"text_config": {"hidden_size": 8}}},
+            "encoder.text_config.hidden_size is 8, expected that of the decoder, 2304",
+        ),
+        ({"model_type": "switch_transformers", "dense_act_fn": "tanh"}, "dense_act_fn is 'tanh', expected one of relu"),
         ({"model_type": "bart", "encoder_attention_heads": 7}, "1024 dimensions do not divide among 7 heads"),
         ({"model_type": "bart", "activation_function": "tanh"}, "activation_function is 'tanh', expected one of gelu"),
         ({"model_type": "marian", "share_encoder_decoder_embeddings": False}, "expected one vocabulary"),
