@@ -6,6 +6,7 @@
 #pragma once
 
 #include "byte_blocks.h"
+#include "expand.h"
 #include "multiply.h"
 
 #if defined(STENTOR_TILES)
@@ -36,18 +37,13 @@ struct Sums {
 
     static constexpr int64_t STRIDE = 2 * TILE * sizeof(float);
 
-    void read(const Destination& to, const Area& area, int64_t outputs) {
-        for (int64_t r = 0; r < area.count; ++r)
-            for (int64_t j = 0; j < area.tiles * TILE; j += LANES)
-                store(of[r] + j, sums_so_far(to, area.row + r, area.tile * TILE + j, outputs));
-    }
     // UNSIGNED: a sum that is zero has no sign.
     template <bool UNSIGNED>
-    void write(const Destination& to, const Area& area, int64_t outputs, bool last) const {
+    void write(const Destination& to, const Area& area, int64_t outputs) const {
         for (int64_t r = 0; r < area.count; ++r)
             for (int64_t j = 0; j < area.tiles * TILE; j += LANES) {
                 const vf sum = load(of[r] + j);
-                put(to, area.row + r, area.tile * TILE + j, outputs, UNSIGNED ? sum + 0.0f : sum, last);
+                put(to, area.row + r, area.tile * TILE + j, outputs, UNSIGNED ? sum + 0.0f : sum, true);
             }
     }
 };
@@ -153,7 +149,7 @@ void brain_area(const Brain& of, const Area& area, const Stretch& k, Sums& sums)
     if (WIDE) Tiles::template store<1>(sums.of[0] + TILE, Sums::STRIDE);
     if (DEEP) Tiles::template store<2>(sums.of[ROWS], Sums::STRIDE);
     if (DEEP && WIDE) Tiles::template store<3>(sums.of[ROWS] + TILE, Sums::STRIDE);
-    if (k.end * PAIRS >= of.pairs()) sums.write<true>(of.to, area, of.w.outputs, true);
+    if (k.end * PAIRS >= of.pairs()) sums.write<true>(of.to, area, of.w.outputs);
 }
 
 template <class Tiles>
@@ -164,21 +160,28 @@ void brain_area(const Brain& of, const Area& area, const Stretch& k, Sums& sums)
     area.wide() ? brain_area<Tiles, false, true>(of, area, k, sums) : brain_area<Tiles, false, false>(of, area, k, sums);
 }
 
+// Codes are written out a stretch at a time, which stays in the first-level cache while all rows meet it.
 template <class Tiles>
 void brain_tiles(Shaped<Tiles>& shaped, const Brain& of, int64_t tile, int64_t tiles, int64_t first, int64_t end) {
     const int64_t chunks = ceil_div(of.pairs(), PAIRS);
-    const bool streams = end - first <= MOST_ROWS;
+    const bool expands = has_codes(of.w), streams = !expands && end - first <= MOST_ROWS;
     const int64_t most = streams ? chunks : ceil_div(chunks, ceil_div(chunks, STRETCH_CHUNKS));
     Sums sums[STRETCH_ROWS / MOST_ROWS];
+    alignas(64) uint8_t written[2][STRETCH_CHUNKS * PAIR_BYTES];
     for (int64_t begin = first; begin < end; begin += STRETCH_ROWS)
         for (int64_t chunk = 0; chunk < chunks; chunk += most) {
             Stretch k{chunk, std::min(chunk + most, chunks), {}, streams};
-            for (int64_t t = 0; t < tiles; ++t) k.weights[t] = of.weights(tile + t) + k.begin * PAIR_BYTES;
-            for (int64_t row = begin; row < std::min(begin + STRETCH_ROWS, end); row += MOST_ROWS) {
-                const Area area{row, std::min(MOST_ROWS, end - row), tile, tiles};
-                shaped.take(area.count);
-                brain_area<Tiles>(of, area, k, sums[(row - begin) / MOST_ROWS]);
+            for (int64_t t = 0; t < tiles; ++t) {
+                if (expands) expand_blocks(of.w, tile + t, k.begin, k.end, written[t]);
+                k.weights[t] = expands ? written[t] : of.weights(tile + t) + k.begin * PAIR_BYTES;
             }
+            flushing([&] {
+                for (int64_t row = begin; row < std::min(begin + STRETCH_ROWS, end); row += MOST_ROWS) {
+                    const Area area{row, std::min(MOST_ROWS, end - row), tile, tiles};
+                    shaped.take(area.count);
+                    brain_area<Tiles>(of, area, k, sums[(row - begin) / MOST_ROWS]);
+                }
+            });
         }
 }
 
@@ -230,8 +233,10 @@ void few_brain_rows(const Brain& of, int64_t tile, int64_t row, int64_t end) {
 template <class Tiles>
 void brain(const Brain& of, int64_t tile, int64_t last, int64_t row, int64_t end) {
     if (end - row < from_rows(Weights::BRAIN)) {
-        for (; tile + WIDEST <= last; tile += WIDEST) few_brain_rows<WIDEST>(of, tile, row, end);
-        for (; tile < last; ++tile) few_brain_rows<1>(of, tile, row, end);
+        flushing([&] {
+            for (; tile + WIDEST <= last; tile += WIDEST) few_brain_rows<WIDEST>(of, tile, row, end);
+            for (; tile < last; ++tile) few_brain_rows<1>(of, tile, row, end);
+        });
         return;
     }
     Shaped<Tiles> shaped;

@@ -11,6 +11,11 @@ namespace stentor {
 
 static inline bool has_codes(const Packed& w) { return w.kind != F32 && w.kind != BF16; }
 
+// Writes blocks [begin, end) of a tile of a weight with codes as a weight of bfloat16 has them. native_expand.cpp
+#if defined(STENTOR_TILES)
+void expand_blocks(const Packed& w, int64_t tile, int64_t begin, int64_t end, uint8_t* to);
+#endif
+
 // Tiles [tile, last) of a weight with codes as a weight of bfloat16 by themselves, in room of this thread that is theirs until
 // the next ones are written to the same `place`, 0 or 1. native_expand.cpp
 #if defined(STENTOR_TILES)

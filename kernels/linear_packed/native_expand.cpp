@@ -76,17 +76,20 @@ void expand_block(const uint8_t* codes, const vf* first, const vf* second, uint8
     half(std::integral_constant<int, 1>());
 }
 
+// Blocks [begin, end) of a tile. The codes that follow are fetched meanwhile.
 template <int64_t KIND>
-void expand_tile(const Packed& w, int64_t tile, uint8_t* to) {
+void expand_tile(const Packed& w, int64_t tile, int64_t begin, int64_t end, uint8_t* to) {
     const Scaling<KIND> scaling(w, tile);
-    const uint8_t* codes = w.codes + tile * tile_bytes(KIND, w.inputs);
-    for (int64_t block = 0, left = ceil_div(w.inputs, 2); left > 0; ++block, left -= BLOCK / 2) {
+    const uint8_t* codes = w.codes + tile * tile_bytes(KIND, w.inputs) + begin * bytes_of_block(KIND);
+    int64_t left = ceil_div(w.inputs, 2) - begin * (BLOCK / 2);
+    for (int64_t block = begin; block < end; ++block, left -= BLOCK / 2) {
         vf first[REGISTERS], second[REGISTERS];
         read_scales(scaling, 0, block / w.shared, first, second);
         for (int i = 0; KIND == NVFP4 && i < REGISTERS; ++i) {
             const vf factors = load(w.factors + tile * TILE + i * LANES);
             first[i] *= factors, second[i] *= factors;
         }
+        for (int64_t line = 0; line < bytes_of_block(KIND); line += 64) fetch(codes + line, CODES_AHEAD);
         if (left >= BLOCK / 2) {
             expand_block<KIND>(codes, first, second, to);
         } else {
@@ -109,12 +112,15 @@ uint8_t* room_for(int64_t bytes, int place) {
 
 }  // namespace
 
+void expand_blocks(const Packed& w, int64_t tile, int64_t begin, int64_t end, uint8_t* to) {
+    with_codes(w, [&](auto kind) { expand_tile<decltype(kind)::value>(w, tile, begin, end, to); });
+}
+
 Packed expanded(const Packed& w, int64_t tile, int64_t last, int place) {
     const int64_t bytes = tile_bytes(BF16, w.inputs);
     uint8_t* const room = room_for((last - tile) * bytes, place);
-    with_codes(w, [&](auto kind) {
-        for (int64_t t = tile; t < last; ++t) expand_tile<decltype(kind)::value>(w, t, room + (t - tile) * bytes);
-    });
+    const int64_t blocks = ceil_div(w.inputs, BLOCK);
+    for (int64_t t = tile; t < last; ++t) expand_blocks(w, t, 0, blocks, room + (t - tile) * bytes);
     return {BF16, HALF, std::min(w.outputs, last * TILE) - tile * TILE, w.inputs, 1, room, nullptr, nullptr, nullptr, nullptr};
 }
 

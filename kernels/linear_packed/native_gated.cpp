@@ -71,13 +71,15 @@ void gate_up_block(const GateUp& of, int64_t block, const Prepared& x, int64_t f
     const int count = of.up ? 2 : 1;
     Half halves[2] = {{of.gate, of.gate_bias, of.gate_tile + block * (BLOCK / TILE)},
                       {of.up ? of.up : of.gate, of.up_bias, of.up_tile + block * (BLOCK / TILE)}};
+    // what meets more than a few rows is written out once for all of them
+    const bool at_once = x.expands && end - first > FEW;
     Packed brain[2];
-    for (int p = 0; x.expands && p < count; ++p) {
+    for (int p = 0; at_once && p < count; ++p) {
         Half& half = halves[p];
         brain[p] = expanded(*half.w, half.tile, half.tile + tiles, p);
         half = {&brain[p], half.bias_here(), 0};
     }
-    const Prepared inputs = x.unexpanded();
+    const Prepared inputs = at_once ? x.unexpanded() : x;
     alignas(64) float both[FEW * APART];
     for (; first < end; first += FEW) {
         const int64_t last = std::min(first + FEW, end);

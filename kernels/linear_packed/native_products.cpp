@@ -112,6 +112,8 @@ static void range(const Packed& w, int64_t tile, int64_t last, const Prepared& x
 
 void multiply_tiles(const Packed& w, int64_t tile, int64_t last, const Prepared& x, int64_t row, int64_t end,
                     const Destination& to) {
+    const Product product{w, tile, last, to};
+    if (multiply_on_tiles(&product, 1, x, row, end)) return;
     if (x.expands) {
         for (; tile < last; tile += 2) {
             const int64_t count = std::min<int64_t>(2, last - tile);
@@ -119,8 +121,6 @@ void multiply_tiles(const Packed& w, int64_t tile, int64_t last, const Prepared&
         }
         return;
     }
-    const Product product{w, tile, last, to};
-    if (multiply_on_tiles(&product, 1, x, row, end)) return;
     if (w.kind == F32) return range<F32>(w, tile, last, x, row, end, to);
     if (w.kind == BF16) return range<BF16>(w, tile, last, x, row, end, to);
     with_codes(w, [&](auto kind) { range<decltype(kind)::value>(w, tile, last, x, row, end, to); });

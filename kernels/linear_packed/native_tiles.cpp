@@ -15,7 +15,6 @@ namespace {
 
 using namespace tiles;
 
-constexpr int64_t STRETCH_BLOCKS = 20;            // of codes, at most, that many rows meet one after the other
 constexpr int64_t BYTES_OF_CODES = BLOCK * TILE;  // of a block, one to a byte
 
 // Codes of four bits stand twice, as they are and times 16: a row of a tile has both digits of a block's inputs, so that
@@ -179,18 +178,13 @@ void dots_of_blocks(const Prepared& x, const Area& area, int64_t block, int64_t 
     if (area.deep()) Tiles::template store<3>(dots.of[count - 1][1][0] + TILE, Dots::STRIDE);
 }
 
-// What tiles take next: `bytes` of codes of each of two tiles, and of each row of inputs, where there are any. Tiles wait
-// for the second-level cache longer than they multiply, so it is fetched while vectors work, a part with each row.
+// The inputs that tiles take next: so many bytes of each row, from `at` on. Tiles wait for the second-level cache longer than
+// they multiply, so they are fetched while vectors work, a row's with the row.
 struct Next {
-    const uint8_t* codes[2];
-    int64_t bytes;
-    int64_t inputs, input_bytes;  // from where in a row
+    int64_t at, bytes;
 
-    void fetch(int64_t r, const uint8_t* row) const {
-        const int64_t each = ceil_div(2 * bytes / VECTOR, MOST_ROWS) * VECTOR;  // of both tiles
-        for (int64_t at = r * each; at < (r + 1) * each; at += VECTOR)
-            if (at < 2 * bytes) __builtin_prefetch(at < bytes ? codes[0] + at : codes[1] + (at - bytes));
-        for (int64_t at = 0; at < input_bytes; at += VECTOR) __builtin_prefetch(row + inputs + at);
+    void fetch(const uint8_t* row) const {
+        for (int64_t i = 0; i < bytes; i += VECTOR) __builtin_prefetch(row + at + i);
     }
 };
 
@@ -208,7 +202,7 @@ void add_scaled(const Packed& w, const Prepared& x, const Area& area, int64_t bl
     for (int64_t r = 0; r < area.count; ++r) {
         const uint8_t* const from = x.at(area.row + r);
         const ByteBlock* const b = (const ByteBlock*)from + block;
-        next.fetch(r, from);
+        next.fetch(from);
         vf sum[WIDTH];
         #pragma GCC unroll 8
         for (int i = 0; i < WIDTH; ++i) sum[i] = load(sums.of[r] + i * LANES);
@@ -242,11 +236,12 @@ void add_scaled(const Packed& w, const Prepared& x, const Area& area, int64_t bl
     }
 }
 
-// Codes of a stretch of blocks, as tiles take them.
+// Codes of some blocks of two tiles, as tiles take them. They are unpacked just before, for each area anew: so they stay in
+// the first-level cache, which more blocks, met by several areas, would leave.
 template <int64_t KIND>
 constexpr int64_t BYTES_UNPACKED = BYTES_OF_CODES * (TWO_DIGITS<KIND> ? 2 : 1);
 template <int64_t KIND>
-using Unpacked = uint8_t[2][STRETCH_BLOCKS][BYTES_UNPACKED<KIND>];
+using Unpacked = uint8_t[2][TOGETHER][BYTES_UNPACKED<KIND>];
 
 // Up to two tiles of a weight, and where their products go.
 struct Pair {
@@ -274,19 +269,14 @@ void unpack_blocks(const Pair& pair, int64_t begin, int64_t end, Unpacked<KIND>&
 }
 
 template <class Tiles, int64_t KIND>
-void code_area(const Pair* pairs, int64_t count, const Prepared& x, int64_t row, int64_t rows, int64_t begin,
-               int64_t end, Unpacked<KIND>* unpacked, bool alone) {
+void code_area(const Pair* pairs, int64_t count, const Prepared& x, int64_t row, int64_t rows) {
     Sums sums[MOST_PAIRS];
     Dots dots;
+    alignas(64) Unpacked<KIND> unpacked;
     const auto area_of = [&](const Pair& pair) { return Area{row, rows, pair.tile, pair.tiles}; };
-    const bool last = end == ceil_div(pairs[0].w->inputs, BLOCK);
-    for (int64_t p = 0; p < count; ++p) {
-        if (begin == 0)
-            std::memset(sums[p].of, 0, rows * sizeof sums[p].of[0]);
-        else
-            sums[p].read(*pairs[p].to, area_of(pairs[p]), pairs[p].w->outputs);
-    }
-    for (int64_t block = begin; block < end; block += TOGETHER) {
+    const int64_t end = ceil_div(pairs[0].w->inputs, BLOCK);
+    for (int64_t p = 0; p < count; ++p) std::memset(sums[p].of, 0, rows * sizeof sums[p].of[0]);
+    for (int64_t block = 0; block < end; block += TOGETHER) {
         const int64_t blocks = std::min(TOGETHER, end - block);
         for (int64_t p = 0; p < count; ++p) {
             const Packed& w = *pairs[p].w;
@@ -295,19 +285,14 @@ void code_area(const Pair* pairs, int64_t count, const Prepared& x, int64_t row,
             for (int64_t t = 0; t < 2; ++t) {
                 const int64_t mine = std::min(t, area.tiles - 1);
                 packed[t] = w.codes + (area.tile + mine) * tile_bytes(KIND, w.inputs) + block * bytes_of_block(KIND);
-                codes[t] = AS_THEY_LIE<KIND> ? packed[t] : unpacked[alone ? 0 : p][mine][alone ? 0 : block - begin];
+                codes[t] = AS_THEY_LIE<KIND> ? packed[t] : unpacked[mine][0];
             }
-            if (alone && !AS_THEY_LIE<KIND>) unpack_blocks<KIND>(pairs[p], block, block + blocks, unpacked[0]);
+            if (!AS_THEY_LIE<KIND>) unpack_blocks<KIND>(pairs[p], block, block + blocks, unpacked);
             constexpr int64_t APART = AS_THEY_LIE<KIND> ? bytes_of_block(KIND) : BYTES_UNPACKED<KIND>;
             dots_of_blocks<Tiles, KIND>(x, area, block, blocks, codes, APART, dots);
-            const bool turns = p + 1 == count;
-            const int64_t then = turns ? block + TOGETHER : block, more = std::min(TOGETHER, end - then);
-            Next next{{nullptr, nullptr}, 0, then * (int64_t)sizeof(ByteBlock),
-                      turns && more > 0 ? more * (int64_t)sizeof(ByteBlock) : 0};
-            if (more > 0 && !alone && !AS_THEY_LIE<KIND>) {
-                const auto& of = unpacked[turns ? 0 : p + 1];
-                next.codes[0] = of[0][then - begin], next.codes[1] = of[1][then - begin], next.bytes = more * APART;
-            }
+            const int64_t then = block + TOGETHER, more = p + 1 == count ? std::min(TOGETHER, end - then) : 0;
+            constexpr int64_t EACH = (int64_t)sizeof(ByteBlock);
+            Next next{then * EACH, std::max<int64_t>(more, 0) * EACH};
             const auto add = [&](auto of, int64_t j) {
                 constexpr int G = decltype(of)::value;
                 const uint8_t* const at[2] = {packed[0] + j * bytes_of_block(KIND), packed[1] + j * bytes_of_block(KIND)};
@@ -315,7 +300,7 @@ void code_area(const Pair* pairs, int64_t count, const Prepared& x, int64_t row,
                     add_scaled<KIND, G, 2>(w, x, area, block + j, j, at, dots, sums[p], next);
                 else
                     add_scaled<KIND, G, 1>(w, x, area, block + j, j, at, dots, sums[p], next);
-                next.bytes = next.input_bytes = 0;  // once
+                next.bytes = 0;  // once
             };
             int64_t j = 0;
             for (; j + TOGETHER <= blocks; j += TOGETHER) add(std::integral_constant<int, TOGETHER>(), j);
@@ -325,10 +310,10 @@ void code_area(const Pair* pairs, int64_t count, const Prepared& x, int64_t row,
     }
     for (int64_t p = 0; p < count; ++p) {
         const Packed& w = *pairs[p].w;
-        if (KIND == NVFP4 && last)
+        if (KIND == NVFP4)
             for (int64_t r = 0; r < rows; ++r)
                 for (int64_t i = 0; i < pairs[p].tiles * TILE; ++i) sums[p].of[r][i] *= w.factors[pairs[p].tile * TILE + i];
-        sums[p].template write<false>(*pairs[p].to, area_of(pairs[p]), w.outputs, last);
+        sums[p].template write<false>(*pairs[p].to, area_of(pairs[p]), w.outputs);
     }
 }
 
@@ -337,19 +322,10 @@ template <class Tiles, int64_t KIND>
 void code_tiles(Shaped<Tiles>& shaped, const Pair* pairs, int64_t count, const Prepared& x, int64_t first, int64_t end) {
     constexpr bool HALVES = has_halves(KIND);
     constexpr int64_t MOST = HALVES ? ROWS : MOST_ROWS;
-    alignas(64) Unpacked<KIND> unpacked[MOST_PAIRS];
-    const int64_t blocks = ceil_div(pairs[0].w->inputs, BLOCK);
-    const bool alone = end - first <= MOST;  // one area meets what is unpacked for it while that is in the first-level cache
-    const int64_t each = alone ? blocks : ceil_div(blocks, ceil_div(blocks, STRETCH_BLOCKS));
-    for (int64_t begin = 0; begin < blocks; begin += each) {
-        const int64_t stop = std::min(begin + each, blocks);
-        for (int64_t p = 0; p < count && !alone && !AS_THEY_LIE<KIND>; ++p)
-            unpack_blocks<KIND>(pairs[p], begin, stop, unpacked[p]);
-        for (int64_t row = first; row < end; row += MOST) {
-            const int64_t rows = std::min(MOST, end - row);
-            shaped.take(rows, INPUTS<KIND>, HALVES || rows <= ROWS);
-            code_area<Tiles, KIND>(pairs, count, x, row, rows, begin, stop, unpacked, alone);
-        }
+    for (int64_t row = first; row < end; row += MOST) {
+        const int64_t rows = std::min(MOST, end - row);
+        shaped.take(rows, INPUTS<KIND>, HALVES || rows <= ROWS);
+        code_area<Tiles, KIND>(pairs, count, x, row, rows);
     }
 }
 
@@ -381,13 +357,12 @@ void range(const Products& of) {
 template <class Tiles>
 bool by(const Products& of) {
     const int64_t kind = of.products[0].w.kind;
-    if (kind == BF16) {
-        flushing([&] {
-            for (int64_t p = 0; p < of.count; ++p) {
-                const Product& product = of.products[p];
-                brain<Tiles>({product.w, of.x, product.to}, product.tile, product.last, of.row, of.end);
-            }
-        });
+    if (of.x.expands && of.end - of.row < from_rows(Weights::BRAIN)) return false;
+    if (kind == BF16 || of.x.expands) {
+        for (int64_t p = 0; p < of.count; ++p) {
+            const Product& product = of.products[p];
+            brain<Tiles>({product.w, of.x, product.to}, product.tile, product.last, of.row, of.end);
+        }
         return true;
     }
     if (kind == F32 || of.end - of.row < from_rows(four_bits(kind) ? Weights::NIBBLES : Weights::BYTES)) return false;
