@@ -4,7 +4,7 @@ and EnCodec makes the sound.
 A voice is a preset: tokens and codes of a recording, which stand before those of the sentence.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,17 +50,28 @@ class BarkSynthesizer:
         self._interruption = Interruption(self._model)
 
     def speak(self, text: str, voice: VoicePlace, speed: float, stop: Stop, _part: Part = keep_whole) -> bytes:
-        """``speed`` is 1: the model has no other."""
+        """``speed`` is 1: the model has no other. A sentence beyond the model's places is spoken in parts."""
+        self._interruption.stop = stop
+        return b"".join(self._spoken(part, voice) for part in self._parts(text))
+
+    def _parts(self, text: str) -> Iterator[str]:
+        """``text``, or its halves between words as long as they have too many tokens."""
+        if len(text) < 2 or len(self._tokenizer.tokenize(text)) <= self._semantic.max_input_semantic_length:
+            yield text
+            return
+        middle = len(text) // 2
+        middle = text.rfind(" ", 1, middle + 1) if " " in text[1 : middle + 1] else middle
+        yield from self._parts(text[:middle])
+        yield from self._parts(text[middle:])
+
+    def _spoken(self, text: str, voice: VoicePlace) -> bytes:
         most = self._semantic.max_input_semantic_length
         inputs = self._tokenizer(
             text, return_tensors="pt", padding="max_length", max_length=most, add_special_tokens=False
         )
         ids, mask = inputs["input_ids"], inputs["attention_mask"]
-        if ids.shape[1] > most:
-            raise CannotSpeak(f"a sentence has {ids.shape[1]} tokens, and the model has places for {most}")
         if not int(mask.sum()):
             return b""
-        self._interruption.stop = stop
         preset, model = self._presets.get(voice.name), self._model
         longest = int(longest_seconds(text) * self._semantic.semantic_rate_hz)
         with drawing():
