@@ -48,8 +48,9 @@ class LateInteraction(msgspec.Struct, frozen=True):
     """Whether these are placed between the tokenizer's special tokens (ColModernVBERT)."""
     picture: str = ""
     """Text around a document's picture, with its placeholder; "": pictures are not supported."""
-    picture_apart: bool = False
-    """Whether a picture's one vector is made of its tokens and the marks beside them alone (Jina v4)."""
+    one_vector: bool = False
+    """Whether the model also makes one vector of a prompt: of a picture's tokens and the marks beside them alone (Jina
+    v4)."""
 
 
 class EmbeddingModel(msgspec.Struct, frozen=True):
@@ -120,6 +121,11 @@ class EmbeddingModel(msgspec.Struct, frozen=True):
     def main_task(self) -> PoolingTask:
         """The model's own task."""
         return "token_embed" if self.compares == "tokens" else self.tasks[0]
+
+    @property
+    def per_token(self) -> bool:
+        """Whether all its vectors are of tokens."""
+        return self.compares == "tokens" and not self.markers.one_vector
 
     @property
     def compares(self) -> Compares:

@@ -171,7 +171,7 @@ def page_words(config: Mapping[str, Any], processor: Mapping[str, Any], tokenize
         )
     if kind == JINA_V4:
         return LateInteraction(
-            words=("Query: ", ""), around_document=("Passage: ", ""), picture=_JINA_PAGE, picture_apart=True
+            words=("Query: ", ""), around_document=("Passage: ", ""), picture=_JINA_PAGE, one_vector=True
         )
     if kind == "ops_colqwen3":
         return LateInteraction(picture=_OPS_PAGE)

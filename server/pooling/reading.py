@@ -393,7 +393,7 @@ async def _read_alone(
         raise BadRequest(str(error), where, "template_error") from None
     ids = reading.room.uncut.within(ids, _NO_ENDS, where)
     placed = model.media.place(ids, media, text.order, model.pool.tokenizer)
-    if not model.markers.picture_apart:
+    if not model.markers.one_vector:
         return Prompt(ids, media=placed)
     (span,) = placed.spans
     return Prompt(ids, media=placed, picture=(span.start - 1, span.start + span.length + 1))

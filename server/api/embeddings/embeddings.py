@@ -62,7 +62,7 @@ async def embeddings(
     body = decode(decoder, content, services.limits)
     body.check(services.limits)
     what = resolve_request(services, request, context, body.model, body.priority, body.cache_salt, body.request_id)
-    per_token = what.model.compares == "tokens"
+    per_token = what.model.per_token
     if per_token:
         _check_matrices(body)
         wanted = pooling_of(what.model, "token_embed", body.dimensions, body.normalizes, None)

@@ -250,7 +250,7 @@ def vectors(
 ) -> Pooling:
     """Vectors of texts for ``purpose``, cut to ``dimensions``. Raises BadRequest where the model was not trained for
     that, and for a model that makes vectors of tokens."""
-    if model.compares == "tokens":
+    if model.per_token:
         why = "makes a vector for each token, which /v1/embeddings and /pooling return"
         raise BadRequest(f"`{model.name}` {why}.", "model", "model_not_supported")
     _check_task(model, "embed", "model")

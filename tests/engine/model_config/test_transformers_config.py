@@ -40,7 +40,7 @@ def refusal(config: dict[str, object], implementation: Implementation = "auto") 
 @pytest.mark.parametrize(
     ("config", "architecture"),
     [
-        (transformers.LongT5Config(), "LongT5ForConditionalGeneration"),
+        (transformers.PegasusXConfig(), "PegasusXForConditionalGeneration"),
         (transformers.BartConfig(), "BartForCausalLM"),
     ],
 )
