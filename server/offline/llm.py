@@ -316,9 +316,8 @@ class LLM:
         return found
 
     def _shown(self, body: Mapping[str, Any], top_field: str) -> ShownLogprobs:
-        ids = body.get("logprob_token_ids")
-        top = body.get(top_field) or 0 if ids is None else len(set(ids))
-        return ShownLogprobs(top, ids is None, self._server.tokenizer.name_of)
+        top = body.get(top_field) or 0 if body.get("logprob_token_ids") is None else None
+        return ShownLogprobs(top, self._server.tokenizer.name_of)
 
     def _pool(
         self, path: str, prompts: Prompt | Sequence[Prompt], fields: dict[str, Any], read: Callable[[Any], list[T]]

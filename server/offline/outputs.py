@@ -14,10 +14,8 @@ _ID: Final = len("token_id:")
 class ShownLogprobs(NamedTuple):
     """What a response shows of log-probabilities."""
 
-    top: int
-    """Alternatives at each token."""
-    ranked: bool
-    """Whether they are the likeliest, the best first."""
+    top: int | None
+    """The likeliest alternatives at each token, the best first; None: tokens that were requested by id."""
     name: TokenName
 
 
@@ -139,13 +137,14 @@ def _of_messages(choice: dict[str, Any], shown: ShownLogprobs) -> list[Logprobs 
 
 
 def _position(token: str, value: float, alternatives: Iterable[tuple[str, float]], shown: ShownLogprobs) -> Logprobs:
-    """``alternatives`` are the likeliest first; those beyond ``shown.top`` are the token itself."""
+    """``alternatives`` beyond ``shown.top`` are the token itself."""
     name = shown.name
     found = {int(token[_ID:]): Logprob(logprob=value, rank=None, decoded_token=name(int(token[_ID:])))}
     for rank, (other, other_value) in enumerate(alternatives, start=1):
-        if rank <= shown.top:
+        if shown.top is None or rank <= shown.top:
             id = int(other[_ID:])
-            found[id] = Logprob(logprob=other_value, rank=rank if shown.ranked else None, decoded_token=name(id))
+            ranked = None if shown.top is None else rank
+            found[id] = Logprob(logprob=other_value, rank=ranked, decoded_token=name(id))
     return found
 
 

@@ -64,6 +64,7 @@ _TYPES: Final[dict[str, type[AnyResult]]] = {"chaos": Chaos, "soak": Soaked, "mi
 
 
 def save(result: AnyResult, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)  # after a quarter of an hour a missing folder must not lose it
     path.write_bytes(msgspec.json.format(msgspec.json.encode(result), indent=1) + b"\n")
 
 

@@ -82,8 +82,9 @@ SOAKED = Soaked(
 
 @pytest.mark.parametrize("result", [CHAOS, SOAKED])
 def test_what_is_saved_is_read_again(result: Chaos | Soaked, tmp_path: Path) -> None:
-    save(result, tmp_path / "a.json")
-    assert load(tmp_path / "a.json") == result
+    file = tmp_path / "new" / "a.json"
+    save(result, file)
+    assert load(file) == result
 
 
 def test_the_tables_say_what_was_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

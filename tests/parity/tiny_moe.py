@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import torch
 import transformers as untyped_transformers
@@ -125,6 +125,10 @@ def mixtures(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
     }
 
 
+_LOGITS: Final = {"Llama4Router": 1, "JetMoeTopKGating": 4}
+"""Which of their outputs the scores of routers are; the first of others."""
+
+
 def is_mixture(model: Any) -> bool:
     return bool(_routers(model))
 
@@ -132,7 +136,11 @@ def is_mixture(model: Any) -> bool:
 def _routers(model: Any) -> list[Any]:
     named = ((type(module).__name__, module) for module in model.modules())
     others = "ForgetGate", "ResidualGate"
-    return [module for name, module in named if name.endswith(("Router", "Gate")) and not name.endswith(others)]
+    return [
+        module
+        for name, module in named
+        if name.endswith(("Router", "Gate", "TopKGating")) and not name.endswith(others)
+    ]
 
 
 def _top_k(router: Any, config: Any) -> int:
@@ -175,7 +183,7 @@ def clearest(model: Any, prompts: list[list[int]]) -> list[int]:
         if hasattr(router, "tid2eid"):
             return  # its choice does not depend on scores
         alone = isinstance(output, torch.Tensor)
-        logits = (output if alone else output[type(router).__name__ == "Llama4Router"]).float()
+        logits = (output if alone else output[_LOGITS.get(type(router).__name__, 0)]).float()
         statics = getattr(router, "moe_statics", None)  # ERNIE's
         bias = arguments[1] if len(arguments) > 1 else getattr(statics or router, "e_score_correction_bias", None)
         score = getattr(router, "score_fn", None) or (partial(torch.softmax, dim=-1) if statics else torch.sigmoid)
