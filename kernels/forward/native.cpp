@@ -73,17 +73,21 @@ void attend(Run& run, const Instruction& op, int64_t which, Team::Walk& walk) {
     });
 }
 
+#if defined(STENTOR_TILES)
+static_assert(sizeof(ByteBlock) >= 2 * BLOCK * sizeof(bf16), "rows that expand codes have room where others lie");
+#endif
+
 void execute(Run& run, int64_t index, Team::Walk& walk) {
     const Instruction& op = run.instructions[index];
     const auto row = [&](int64_t buffer, int64_t t) { return run.buffers[buffer].rows + t * run.buffers[buffer].stride; };
     const ActivationFormat format = (ActivationFormat)op.activation_format;
-    // a row whose dense products expand codes, and whose experts do not, is there in both forms if both read it
+    // What experts read of a row that only dense layers expand codes for is apart: both may read it.
     const auto prepare = [&](int64_t t, const float* x) {
+        const bool expands = t >= run.batch.coded, coded_experts = t < run.batch.coded_experts;
+        const bool apart = expands && coded_experts && format == ActivationFormat::INT8 && (op.readers & EXPERTS);
         const int64_t at = t * prepared_stride(format, op.width);
-        const bool expands = t >= run.batch.coded, apart = expands && t < run.batch.coded_experts;
-        if (!(apart && format == ActivationFormat::INT8)) return prepare_row(x, op.width, taken_as(format, expands), run.prepared[0] + at);
-        if (op.readers & DENSE) prepare_row(x, op.width, ActivationFormat::BF16, run.prepared[0] + at);
-        if (op.readers & EXPERTS) prepare_row(x, op.width, format, run.prepared[2] + at);
+        if (!apart || (op.readers & DENSE)) prepare_row(x, op.width, taken_as(format, expands), run.prepared[0] + at);
+        if (apart) prepare_row(x, op.width, format, run.prepared[2] + at);
     };
     const auto normalize = [](const Instruction& op, const float* x, float* to) {
         op.centred ? layer_norm_row(x, op.norm, op.bias, (float)op.eps, op.width, to)

@@ -53,33 +53,39 @@ def parts(program: tuple[Program, int, int, int], x: Tensor, forms: tuple[int, i
     return forward.buffer(beside, len(x)).clone(), forward.buffer(mixed, len(x)).clone()
 
 
+def compare(kind: PackedKind, scaling: Scaling, into: bool, rows: int) -> None:
+    """Rows from some on have the bits of experts in bfloat16, those before them the bits of codes."""
+    program, src, dst, _ = recorded(kind, scaling, Router(2), into)
+    x = normal(rows, HIDDEN, seed=7)
+
+    def result(program: Program, coded: int | None = None) -> Tensor:
+        forward = Forward(program, variant="native")
+        forward.buffer(src, rows).copy_(x)
+        forward.run(rows, coded=coded, coded_experts=coded)
+        return forward.buffer(dst, rows).clone()
+
+    codes, brain = result(program), result(expand(recorded(kind, scaling, Router(2), into)[0]))
+    assert not torch.equal(codes, brain)
+    assert (codes - brain).abs().mean() < 3e-2 * codes.abs().mean()
+    for coded, threads in ((0, 1), (1, 3), (rows // 2, 2)):
+        with thread_count(threads):
+            found = result(program, coded)
+        assert_same_bits(found[:coded], codes[:coded])
+        assert_same_bits(found[coded:], brain[coded:])
+
+
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize(("kind", "scaling"), CODED)
-@pytest.mark.parametrize("into", [False, True])
-def test_rows_have_the_bits_of_experts_in_bfloat16(
-    form: TileForm, kind: PackedKind, scaling: Scaling, into: bool
-) -> None:
-    """Those before them have the bits of codes. Experts meet few rows and many, with any number of threads."""
-    program, src, dst, _ = recorded(kind, scaling, Router(2), into)
-
-    def result(program: Program, x: Tensor, coded: int | None = None) -> Tensor:
-        forward = Forward(program, variant="native")
-        forward.buffer(src, len(x)).copy_(x)
-        forward.run(len(x), coded=coded, coded_experts=coded)
-        return forward.buffer(dst, len(x)).clone()
-
+def test_rows_have_the_bits_of_experts_in_bfloat16(form: TileForm, kind: PackedKind, scaling: Scaling) -> None:
+    """Few rows and many, whose weights multiply the output or the input."""
     with on(form):
-        plain = expand(recorded(kind, scaling, Router(2), into)[0])
-        for rows in (3, 133, 900):
-            x = normal(rows, HIDDEN, seed=7)
-            codes, brain = result(program, x), result(plain, x)
-            assert not torch.equal(codes, brain)
-            assert (codes - brain).abs().mean() < 3e-2 * codes.abs().mean()
-            for coded, threads in ((0, 1), (1, 3), (rows // 2, 2)):
-                with thread_count(threads):
-                    found = result(program, x, coded)
-                assert_same_bits(found[:coded], codes[:coded])
-                assert_same_bits(found[coded:], brain[coded:])
+        for into, rows in ((False, 3), (False, 133), (True, 70)):
+            compare(kind, scaling, into, rows)
+
+
+def test_experts_of_more_rows_than_are_gated_at_once_have_them_too() -> None:
+    with on(FORMS[-1]):
+        compare("q4m", Scaling(), False, 1600)
 
 
 @pytest.mark.parametrize("form", FORMS)
