@@ -266,7 +266,8 @@ class Forward:
             return
         self._rows = max(_LEAST_ROWS, 1 << (rows - 1).bit_length())
         sizes = [self._rows * width * 4 for width in self.program.widths]
-        sizes += [self._rows * each for each in self.program.prepared_bytes]
+        *prepared, apart = self.program.prepared_bytes
+        sizes += [self._rows * each for each in (*prepared, apart if self.expands else 0)]
         starts = list(itertools.accumulate((-(-size // _LINE) * _LINE + _LINE for size in sizes), initial=0))
         memory = empty_huge(starts[-1])
         parts = [memory[start : start + size] for start, size in zip(starts, sizes, strict=False)]
