@@ -1,4 +1,4 @@
-"""Plays random combinations, and makes those smaller that differ: ``python -P -m stentor.tests.engine.combinations``."""
+"""Plays random combinations, and makes those that differ smaller: ``python -m stentor.tests.engine.combinations``."""
 
 import argparse
 import collections

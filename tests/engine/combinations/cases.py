@@ -15,7 +15,7 @@ LONGEST: Final = 96
 """Of a sequence."""
 NUM_ADAPTERS: Final = 2
 Drafts = Literal["", "ngram", "suffix", "oracle", "itself", "near"]
-"""``oracle`` proposes what the plain engine drew, some of it wrong; ``itself`` is the model; ``near`` is it with noise."""
+"""``oracle`` proposes what the plain engine drew, some of it wrong; ``near`` is the model itself with noise."""
 Kind = Literal["worker_dies", "engine_dies", "sleep", "reset_prefix_cache", "recompute", "pause"]
 
 
@@ -84,7 +84,7 @@ def draw_setting(rng: random.Random, models: Sequence[str], split: float = 0.1) 
     }
     if rng.random() < 0.3:
         worker["kv_offloading_size"] = rng.choice([256 << 10, 1 << 20])
-    if rng.random() < 0.35:
+    if rng.random() < 0.25:
         worker |= {"enable_lora": True, "max_loras": rng.choice([1, 2]), "max_lora_rank": 4}
     drafts: Drafts = rng.choice(["", "", "ngram", "suffix", "oracle", "oracle", "itself", "near"])
     if not drafts and rng.random() < 0.3:
@@ -114,7 +114,7 @@ def draw_setting(rng: random.Random, models: Sequence[str], split: float = 0.1) 
         depth=rng.choice([1, 2, 3, 5, 8]),
         wrong=rng.choice([0.0, 0.1, 0.3, 0.6]),
         prefix_cache=rng.random() < 0.8,
-        spare=rng.choice([0.0, 0.3, 1.0, 2.0, -1.0]),
+        spare=rng.choice([0.0, 0.0, 0.3, 0.3, 1.0, -1.0]),
         limits=limits,
         aging=rng.choice([0.0, 0.01, 10.0]),
         ahead=rng.choice([1, 2, 2, 2]),
@@ -147,7 +147,7 @@ def _tokens(rng: random.Random, count: int) -> list[int]:
 
 
 def _draw_ask(rng: random.Random, setting: Setting, stems: Sequence[list[int]], at: int) -> Ask:
-    length = rng.choice([0, 1, 4, 15, 16, 17, 31, 32, 33, 48, 60])
+    length = rng.choice([0, 1, 4, 15, 16, 17, 31, 32, 33, 48])
     prompt = rng.choice(list(stems))[:length] + _tokens(rng, rng.choice([0, 0, 1, 3, 12]))
     prompt = prompt or [rng.randrange(3, tiny.VOCAB)]
     params = draw_params(rng, setting)
@@ -181,7 +181,7 @@ def draw_params(rng: random.Random, setting: Setting) -> SamplingParams:
     logprobs = some(rng.choice([0, 1, 5, 20]), None, 0.35)
     named = tuple(rng.sample(range(tiny.VOCAB), 3)) if logprobs and rng.random() < 0.2 else ()
     return SamplingParams(
-        max_tokens=rng.choice([1, 2, 5, 12, 24, 35]),
+        max_tokens=rng.choice([1, 2, 5, 12, 24, 48]),
         min_tokens=some(rng.choice([1, 4, 11]), 0),
         temperature=rng.choice([0.0, 0.0, 0.5, 1.0, 1.7]),
         top_k=some(rng.choice([1, 2, 40]), 0),
