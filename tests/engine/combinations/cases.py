@@ -41,6 +41,8 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     aging: float = 10.0
     ahead: int = 2
     """Steps in flight, at most."""
+    reordered: bool = False
+    """Whether a pass runs prompts that are long behind other rows, as where their products expand coded weights."""
 
 
 class Ask(msgspec.Struct, frozen=True, kw_only=True):
@@ -118,6 +120,7 @@ def draw_setting(rng: random.Random, models: Sequence[str], split: float = 0.1) 
         limits=limits,
         aging=rng.choice([0.0, 0.01, 10.0]),
         ahead=rng.choice([1, 2, 2, 2]),
+        reordered=rng.random() < 0.3,
     )
 
 
@@ -238,7 +241,7 @@ def _simpler_settings(setting: Setting) -> list[Setting]:
         for dropped in getattr(setting, name)
     ]
     plain = Setting(model=setting.model)
-    for name in ("drafts", "depth", "wrong", "prefix_cache", "spare", "aging", "ahead"):
+    for name in ("drafts", "depth", "wrong", "prefix_cache", "spare", "aging", "ahead", "reordered"):
         if getattr(setting, name) != getattr(plain, name):
             found.append(replace(setting, **{name: getattr(plain, name)}))
     if setting.spare >= 0:

@@ -114,6 +114,7 @@ class Models:
         key = msgspec.json.encode((config, ask.prompt, params, seed, ask.grammar, ask.thinking, ask.adapter))
         if key not in self._alone:
             engine = self.engine(config)
+            reorder(engine, reordered=False)
             engine.restart(engine.ready.num_blocks, prefix_cache=False)
             rid = engine.submit(
                 ask.prompt, params, [seed], adapter=adapter, constraints=constraints_of(replace(ask, seeds=[seed]))
@@ -138,6 +139,18 @@ def constraints_of(ask: Ask, outputs: Sequence[Sequence[int]] | None = None) -> 
             constraint.accept(token)
         found.append(constraint)
     return found
+
+
+def computes_of(engine: LocalEngine) -> list[Any]:
+    """What computes its steps, by rank."""
+    runner: Any = engine.runner
+    return getattr(runner, "computes", None) or [runner.compute]
+
+
+def reorder(engine: LocalEngine, *, reordered: bool) -> None:
+    """See :attr:`.cases.Setting.reordered`."""
+    for compute in computes_of(engine):
+        compute._pass._expands = reordered
 
 
 @dataclass
@@ -176,8 +189,8 @@ class _Game:
             for number, ask in enumerate(case.asks)
             for index, seed in enumerate(ask.seeds)
         }
-        limits = dict(setting.limits)
-        engine.restart(self._blocks(), prefix_cache=setting.prefix_cache, limits=limits, aging=setting.aging)
+        reorder(engine, reordered=setting.reordered)
+        engine.restart(self._blocks(), prefix_cache=setting.prefix_cache, limits=setting.limits, aging=setting.aging)
         self.rids: dict[int, int] = {}
         self.aborted: set[tuple[int, int]] = set()
         self.paused_until = -1
@@ -196,8 +209,7 @@ class _Game:
 
     def _propose(self) -> None:
         """Each rank proposes the same."""
-        runner: Any = self.engine.runner
-        for compute in getattr(runner, "computes", None) or [runner.compute]:
+        for compute in computes_of(self.engine):
             drafting = compute._drafting
             own = drafting._own_proposer = getattr(drafting, "_own_proposer", drafting._proposer)
             drafting._proposer = own
