@@ -13,7 +13,7 @@ from pathlib import Path
 
 from stentor.tests.engine.combinations.cases import Case, draw_asks, draw_events, draw_setting
 from stentor.tests.engine.combinations.playing import Models, play
-from stentor.tests.engine.combinations.shrinking import shrink
+from stentor.tests.engine.combinations.shrinking import TRIES, shrink
 from stentor.tests.parity import tiny
 
 
@@ -26,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--most-asks", type=int, default=16)
     parser.add_argument("--split", type=float, default=0.1, help="how often several workers have a model")
     parser.add_argument("--folder", default="", help="where checkpoints are kept")
-    parser.add_argument("--shrink-seconds", type=float, default=60.0)
+    parser.add_argument("--tries", type=int, default=TRIES, help="cases that are played to make one smaller")
     parser.add_argument("--most-problems", type=int, default=20)
     given = parser.parse_args(arguments)
     models = Models(Path(given.folder or tempfile.mkdtemp()))
@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if report.problems:
                 counts["differing"] += 1
                 print(f"seed {seed} round {number}: {report.problems[0][:600]}", flush=True)
-                small, told = shrink(case, models, given.shrink_seconds)
+                small, told = shrink(case, models, given.tries)
                 print(f"  {small}\n  {told.problems[0][:1200]}", flush=True)
                 break
         seed += 1

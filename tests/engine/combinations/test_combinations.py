@@ -27,7 +27,7 @@ def _check(case: Case, models: Models) -> str:
     """Why the worker refuses to start so; "" where it ran and nothing differs."""
     report = play(case, models)
     if report.problems:
-        small, told = shrink(case, models, 60.0)
+        small, told = shrink(case, models)
         pytest.fail(f"{told.problems[:3]}\n{small}")
     return report.refused
 
@@ -67,9 +67,9 @@ def test_a_difference_is_noticed_and_made_small(models: Models, monkeypatch: pyt
     drawn = SamplingParams(max_tokens=8, temperature=1.0, top_p=0.9)
     asks = [Ask(prompt=[5, 6, 7], params=replace(drawn, temperature=0.0), seeds=[1])]
     asks.append(Ask(prompt=[5, 6], params=drawn, seeds=[1, 2], at=3, salt="other"))
-    small, report = shrink(Case(setting=Setting(model="llama"), asks=asks, events=[Event(2, "pause")]), models, 60.0)
+    small, report = shrink(Case(setting=Setting(model="llama"), asks=asks, events=[Event(2, "pause")]), models)
     assert report.problems
     assert not small.events
     (ask,) = small.asks
-    assert ask == Ask(prompt=ask.prompt, params=SamplingParams(max_tokens=1), seeds=ask.seeds)
+    assert ask == Ask(prompt=ask.prompt, params=SamplingParams(max_tokens=ask.params.max_tokens), seeds=ask.seeds)
     assert (len(ask.prompt), len(ask.seeds)) == (1, 1)
