@@ -144,7 +144,8 @@ def constraints_of(ask: Ask, outputs: Sequence[Sequence[int]] | None = None) -> 
 def computes_of(engine: LocalEngine) -> list[Any]:
     """What computes its steps, by rank."""
     runner: Any = engine.runner
-    return getattr(runner, "computes", None) or [runner.compute]
+    found: list[Any] = getattr(runner, "computes", None) or [runner.compute]
+    return found
 
 
 def reorder(engine: LocalEngine, *, reordered: bool) -> None:

@@ -6,7 +6,16 @@ import pytest
 from msgspec.structs import replace
 
 from stentor.protocols.ipc.sampling import SamplingParams
-from stentor.tests.engine.combinations.cases import Ask, Case, Event, Setting, draw_asks, draw_events, draw_setting
+from stentor.tests.engine.combinations.cases import (
+    Ask,
+    Case,
+    Drafts,
+    Event,
+    Setting,
+    draw_asks,
+    draw_events,
+    draw_setting,
+)
 from stentor.tests.engine.combinations.playing import Models, play
 from stentor.tests.engine.combinations.shrinking import shrink
 
@@ -45,11 +54,11 @@ def test_random_combinations_give_each_sequence_what_it_gets_alone(seed: int, mo
 
 
 @pytest.mark.parametrize("drafts", ["", "oracle"])
-def test_a_crowd_with_all_that_a_dense_model_can_have_gets_what_each_gets_alone(drafts: str, models: Models) -> None:
+def test_a_crowd_with_all_that_a_dense_model_can_have_gets_what_each_gets_alone(drafts: Drafts, models: Models) -> None:
     rng = random.Random(4)
     worker = {"max_num_seqs": 3, "enable_lora": True, "max_loras": 1, "max_lora_rank": 4, "kv_offloading_size": 1 << 18}
     limits = {"max_num_batched_tokens": 24, "max_mixed_prefill_tokens": 7, "max_prefill_chunk": 16}
-    setting = Setting(model="llama", worker=worker, drafts=drafts, spare=0.3, limits=limits, aging=0.01)  # type: ignore[arg-type]
+    setting = Setting(model="llama", worker=worker, drafts=drafts, spare=0.3, limits=limits, aging=0.01)
     asks = [replace(ask, at=number) for number, ask in enumerate(draw_asks(rng, setting, 8))]
     events = [
         Event(9, "worker_dies"),
