@@ -24,7 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=3, help="times that requests are drawn for a set-up")
     parser.add_argument("--models", default="", help="names with commas; by default all")
     parser.add_argument("--most-asks", type=int, default=16)
-    parser.add_argument("--split", type=float, default=0.1, help="how often several workers have a model")
+    parser.add_argument("--split", type=float, default=0.0, help="how often several workers have a model")
     parser.add_argument("--folder", default="", help="where checkpoints are kept")
     parser.add_argument("--tries", type=int, default=TRIES, help="cases that are played to make one smaller")
     parser.add_argument("--most-problems", type=int, default=20)

@@ -77,7 +77,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     events: list[Event] = []
 
 
-def draw_setting(rng: random.Random, models: Sequence[str], split: float = 0.1) -> Setting:
+def draw_setting(rng: random.Random, models: Sequence[str], split: float = 0.0) -> Setting:
     """One of very many, each with some of what can be turned on. ``split``: how often several workers have a model."""
     worker: dict[str, Any] = {
         "block_size": rng.choice([16, 16, 32, 48]),
