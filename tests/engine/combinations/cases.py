@@ -240,14 +240,10 @@ def _simpler_settings(setting: Setting) -> list[Setting]:
         for name in ("numerics", "worker", "limits")
         for dropped in getattr(setting, name)
     ]
-    plain = Setting(model=setting.model)
+    simplest = replace(Setting(model=setting.model), prefix_cache=False, spare=-1.0)
     for name in ("drafts", "depth", "wrong", "prefix_cache", "spare", "aging", "ahead", "reordered"):
-        if getattr(setting, name) != getattr(plain, name):
-            found.append(replace(setting, **{name: getattr(plain, name)}))
-    if setting.spare >= 0:
-        found.append(replace(setting, spare=-1.0))
-    if setting.prefix_cache:
-        found.append(replace(setting, prefix_cache=False))
+        if getattr(setting, name) != getattr(simplest, name):
+            found.append(replace(setting, **{name: getattr(simplest, name)}))
     return found
 
 
@@ -263,7 +259,7 @@ def _simpler_asks(ask: Ask) -> list[Ask]:
     plain = SamplingParams(max_tokens=ask.params.max_tokens)
     for field in msgspec.structs.fields(SamplingParams):
         neutral = getattr(plain, field.name)
-        if getattr(ask.params, field.name) != neutral:
+        if field.name != "temperature" and getattr(ask.params, field.name) != neutral:
             found.append(replace(ask, params=replace(ask.params, **{field.name: neutral})))
     if ask.params.temperature:
         found.append(replace(ask, params=replace(ask.params, temperature=0.0)))

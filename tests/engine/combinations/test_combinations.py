@@ -12,9 +12,11 @@ from stentor.tests.engine.combinations.cases import (
     Drafts,
     Event,
     Setting,
+    draw,
     draw_asks,
     draw_events,
     draw_setting,
+    smaller,
 )
 from stentor.tests.engine.combinations.playing import Models, play
 from stentor.tests.engine.combinations.shrinking import shrink
@@ -82,3 +84,15 @@ def test_a_difference_is_noticed_and_made_small(models: Models, monkeypatch: pyt
     (ask,) = small.asks
     assert ask == Ask(prompt=ask.prompt, params=SamplingParams(max_tokens=ask.params.max_tokens), seeds=ask.seeds)
     assert (len(ask.prompt), len(ask.seeds)) == (1, 1)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_case_that_is_made_smaller_again_and_again_comes_to_an_end(seed: int) -> None:
+    rng = random.Random(seed)
+    case = draw(seed, KINDS)
+    for _ in range(2000):
+        if not (found := smaller(case)):
+            break
+        case = rng.choice(found)
+    assert not smaller(case)
+    assert len(case.asks) == 1
