@@ -71,6 +71,7 @@ def test_a_crowd_with_all_that_a_dense_model_can_have_gets_what_each_gets_alone(
     assert _check(Case(setting=setting, asks=asks, events=events), models) == ""
 
 
+@pytest.mark.proof
 def test_a_difference_is_noticed_and_made_small(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the plain engine is asked for one that is drawn with another seed."""
     alone = Models.alone
