@@ -37,7 +37,7 @@ from ..model_config.encoders.transformers_config import TransformersEncoder, tra
 from ..model_config.hf.config import model_spec_from_hf
 from ..model_config.hf.qwen3_asr import in_transformers_form
 from ..model_config.hf.text_part import JINA_V4, MEDIA_FAMILIES
-from ..model_config.registry import run_by_transformers
+from ..model_config.registry import asked_of_transformers, run_by_transformers
 from ..model_config.spec.attention import AttentionSpec
 from ..model_config.spec.encoder import EncoderConfig
 from ..model_config.spec.model import Backbone, ModelSpec, TaskAdapters, checked, with_mixers
@@ -199,7 +199,7 @@ def _backbone(
     """``masked``: whether its masked-language head is used."""
     described = partial(transformers_encoder, masked=masked)
     if model_impl == "transformers":
-        return described(config)
+        return asked_of_transformers(described, config)
     if is_encoder(config):
         return encoder_config_from_hf(config)
     try:

@@ -124,12 +124,23 @@ def read_config(
     Raises :class:`.config_fields.ConfigError` for an unsupported architecture, and missing or wrong fields.
     """
     if implementation == "transformers":
-        return transformers_spec(config)
+        return asked_of_transformers(transformers_spec, config)
     known = {name: each.model_type for name, each in ARCHITECTURES.items()}
     try:
         return ARCHITECTURES[named_architecture(config, known)].read(config, generation)
     except UnknownArchitectureError as unknown:
         return run_by_transformers(unknown, transformers_spec, config, implementation)
+
+
+def asked_of_transformers(read: Callable[[Mapping[str, object]], T], config: Mapping[str, object]) -> T:
+    """Read a config.json with ``read`` because the operator named transformers' code.
+
+    Raises :class:`.config_fields.ConfigError`, which names the option, if that fails.
+    """
+    try:
+        return read(config)
+    except ConfigError as error:
+        raise ConfigError(f"with --model-impl transformers, {error}") from error
 
 
 def run_by_transformers(
