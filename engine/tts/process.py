@@ -172,6 +172,10 @@ def load(start: StartSpeech) -> Synthesizer | CodecDecoder:
             from .transformers.bark import BarkSynthesizer
 
             return BarkSynthesizer(start.voices, start.threads)
+        case "seamless":
+            from .transformers.seamless import SeamlessSynthesizer
+
+            return SeamlessSynthesizer(start.voices, start.threads)
         case "snac":
             from .snac import SnacDecoder
 

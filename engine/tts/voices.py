@@ -14,6 +14,7 @@ from .forms.kokoro import KOKORO
 from .forms.piper import PIPER
 from .forms.pocket import PHONON, POCKET
 from .forms.recordings import with_recordings
+from .forms.seamless import SEAMLESS
 from .forms.speecht5 import SPEECHT5
 from .forms.vibevoice import VIBEVOICE
 from .forms.vits import VITS
@@ -34,6 +35,7 @@ VOICE_FORMS: Final[tuple[Form, ...]] = (
     VIBEVOICE,
     SPEECHT5,
     BARK,
+    SEAMLESS,
     KOKORO,
     PIPER,  # the last: every .onnx file that is nothing else is taken for one
 )

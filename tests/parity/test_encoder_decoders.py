@@ -17,6 +17,7 @@ from stentor.tests.parity.transcribers import (
     tiny,
     tiny_canary,
     tiny_cohere,
+    tiny_seamless,
     tiny_speech2text,
     tiny_streaming,
     transformers,
@@ -48,6 +49,10 @@ KINDS: dict[str, Callable[[], Any]] = {
         scale_embedding=False,
         tie_word_embeddings=False,
     ),
+    "seamless": tiny_seamless,
+    "seamless, deeper": partial(tiny_seamless, num_adapter_layers=2, adaptor_kernel_size=4, adaptor_stride=4),
+    "seamless, first": partial(tiny_seamless, "ForSpeechToText"),
+    "seamless, with all its parts": partial(tiny_seamless, "v2Model", current_modality="speech"),
     "streaming, tied": partial(tiny_streaming, tie_word_embeddings=True, encoder={"attention_bias": True}),
 }
 EXTRACTORS: dict[str, Any] = {
@@ -80,6 +85,12 @@ def inputs_of(model: Any, pcm: bytes) -> dict[str, torch.Tensor]:
         extract = transformers.Speech2TextFeatureExtractor(feature_size=bins, num_mel_bins=bins)
         padded = torch.nn.functional.pad(samples, (0, max(0, 560 - len(samples))))
         return {"input_features": extract(padded.numpy(), sampling_rate=16_000, return_tensors="pt").input_features}
+    if model.config.model_type.startswith("seamless"):
+        bins = model.config.feature_projection_input_dim // 2
+        extract = transformers.SeamlessM4TFeatureExtractor(feature_size=bins, num_mel_bins=bins)
+        frames = (max(560, len(samples)) - 400) // 160 + 1
+        whole = torch.nn.functional.pad(samples, (0, max(0, 560 - len(samples))))[: frames // 2 * 320 + 240]
+        return dict(extract(whole.numpy(), sampling_rate=16_000, return_tensors="pt"))
     if model.config.model_type == "moonshine":
         return {"input_values": torch.nn.functional.pad(samples, (0, max(0, 895 - len(samples)))).unsqueeze(0)}
     padded = torch.nn.functional.pad(samples, (0, -len(samples) % 80)).unsqueeze(0)
@@ -96,6 +107,9 @@ def logits_of(model: Any, pcm: bytes, tokens: Sequence[int]) -> torch.Tensor:
 
 def encoded_by(model: Any, pcm: bytes) -> torch.Tensor:
     """The encoder output that the decoder attends to, without padding."""
+    if model.config.model_type.startswith("seamless"):
+        joined: torch.Tensor = model.speech_encoder(**inputs_of(model, pcm)).last_hidden_state[0]
+        return joined
     made = model.model.encoder(**inputs_of(model, pcm))
     found: torch.Tensor = made.last_hidden_state[0]
     if getattr(made, "attention_mask", None) is not None:

@@ -8,6 +8,8 @@ from typing import Any, Final
 import torch
 import transformers as untyped_transformers
 
+from stentor.tests.parity.transcribers import tiny_seamless
+
 transformers: Any = untyped_transformers
 
 VOCAB = 200
@@ -163,6 +165,10 @@ KINDS: dict[str, Callable[[], Any]] = {
     "marian": partial(tiny_bart, "Marian", activation_function="swish", scale_embedding=True),
     "pegasus": partial(tiny_bart, "Pegasus", scale_embedding=True, pad_token_id=0),
     "m2m100": partial(tiny_bart, "M2M100"),
+    "seamless": partial(tiny_seamless, "v2ForTextToText"),
+    "seamless, first": partial(tiny_seamless, "ForTextToText"),
+    "fsmt": partial(tiny_bart, "FSMT", src_vocab_size=VOCAB, tgt_vocab_size=VOCAB),
+    "fsmt, tied": partial(tiny_bart, "FSMT", src_vocab_size=VOCAB, tgt_vocab_size=VOCAB, tie_word_embeddings=True),
     "blenderbot": partial(tiny_bart, "Blenderbot"),
     "blenderbot, small": partial(tiny_bart, "BlenderbotSmall"),
     "led": partial(
