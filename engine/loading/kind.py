@@ -34,7 +34,7 @@ _SPEAKING: Final = frozenset(
         *("vits", "VitsModel", "pocket_tts", "PocketTTSForConditionalGeneration", KOKORO_TYPE),
         *("gradium_phonon_tts", "GradiumPhononTTSForConditionalGeneration"),
         *("csm", "CsmForConditionalGeneration", "dia", "DiaForConditionalGeneration"),
-        *("bark", "BarkModel"),
+        *("bark", "BarkModel", "musicgen", "MusicgenForConditionalGeneration"),
         *(f"{version}ForTextToSpeech" for version in SEAMLESS_TYPES),
         *("higgs_audio_v2", "HiggsAudioV2ForConditionalGeneration"),
         *("vibevoice", "VibeVoiceForConditionalGeneration", "SpeechT5ForTextToSpeech"),

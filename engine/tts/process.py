@@ -176,6 +176,10 @@ def load(start: StartSpeech) -> Synthesizer | CodecDecoder:
             from .transformers.seamless import SeamlessSynthesizer
 
             return SeamlessSynthesizer(start.voices, start.threads)
+        case "musicgen":
+            from .transformers.musicgen import MusicgenSynthesizer
+
+            return MusicgenSynthesizer(start.voices, start.threads)
         case "snac":
             from .snac import SnacDecoder
 

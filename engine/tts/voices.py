@@ -11,6 +11,7 @@ from .forms.form import Form, Voices
 from .forms.hibari import HIBARI
 from .forms.higgs import HIGGS
 from .forms.kokoro import KOKORO
+from .forms.musicgen import MUSICGEN
 from .forms.piper import PIPER
 from .forms.pocket import PHONON, POCKET
 from .forms.recordings import with_recordings
@@ -36,6 +37,7 @@ VOICE_FORMS: Final[tuple[Form, ...]] = (
     SPEECHT5,
     BARK,
     SEAMLESS,
+    MUSICGEN,
     KOKORO,
     PIPER,  # the last: every .onnx file that is nothing else is taken for one
 )

@@ -205,7 +205,8 @@ def untimed_vocabulary_of(folder: Path) -> UntimedVocabulary:
     if family.table:
         end, start = ends[0] if ends else 3, fields.token_id("decoder_start_token_id")
         languages = _tabled(folder, settings, family.table)
-        return UntimedVocabulary(tokenizer, (3 if start is None else start, _TARGET), end, rate, languages)
+        first: list[PromptToken] = [3 if start is None else start, "target"]
+        return UntimedVocabulary(tokenizer, first, end, rate, languages)
     starts = (fields.token_id(name) for name in ("decoder_start_token_id", "bos_token_id"))
     start = next((token for token in starts if token is not None), 1)
     forced = fields.token_id("forced_bos_token_id")

@@ -85,10 +85,11 @@ FAMILIES: Final[Mapping[str, Family]] = {
 """By architecture."""
 _RENAMES: Final = (
     Rename(r"model\.(shared|encoder\.embed_tokens)(?=\.)", EMBEDDING),
+    Rename(r"model\.decoder\.output_projection(?=\.)", "lm_head"),
     Rename(r"final_logits_bias$", "logits.bias"),
 )
+_APART: Final = _RENAMES[1:]
 _APART_WORDS: Final = "model.encoder.embed_tokens"
-_APART_HEAD: Final = "model.decoder.output_projection"
 """Of FSMT."""
 _WINDOWED: Final = (
     Rename(r"led\.(shared|encoder\.embed_tokens)(?=\.)", EMBEDDING),
@@ -132,7 +133,7 @@ def bart_config_from_hf(name: str, config: Mapping[str, object], generation: Map
     }
     if family.window:
         stacks["encoder"] = _with_windows(fields, family, stacks["encoder"])
-    apart = family.apart and not fields.flag("tie_word_embeddings")
+    apart = family.apart and not fields.flag("tie_word_embeddings")  # tied ones are one tensor, with the usual names
     if apart:
         stacks["encoder"] = replace(stacks["encoder"], words=_APART_WORDS)
     start = decoder_start_of({"decoder_start_token_id": family.start, **config}, generation)
@@ -149,13 +150,12 @@ def bart_config_from_hf(name: str, config: Mapping[str, object], generation: Map
         decoder_stack=stacks["decoder"],
         decoder_start=start or (fields.integer("bos_token_id", 0, least=0),),
         logits_bias="logits.bias",
-        renames=_WINDOWED if family.window else _RENAMES[1:] if apart else _RENAMES,
-        head=_APART_HEAD if apart else "",
+        renames=_WINDOWED if family.window else _APART if apart else _RENAMES,
+        head="lm_head" if apart else "",
         never=never_of(config, generation),
         unused=(
             *_UNUSED,
             *_GLOBAL,
-            *(() if apart else (f"{_APART_HEAD}.weight",)),
             *(() if family.positions == "learned" else _SINUSOIDS),
         ),
     ).check()

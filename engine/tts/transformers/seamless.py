@@ -1,6 +1,7 @@
 """SeamlessM4T: a translator writes the text in the voice's language, a second model its units of speech, and HiFi-GAN
 makes the sound."""
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -13,6 +14,11 @@ from ..backend import CannotSpeak, Part, Stop, keep_whole
 from ..codec_weights import pcm_of
 from .generation import Interruption, drawing, loading, pretrained, without_special
 
+_TABLES: Final = (
+    *("text_decoder_lang_to_code_id", "t2u_lang_code_to_id", "vocoder_lang_code_to_id"),
+    *("id_to_text", "char_to_id"),
+)
+"""Fields of generation_config.json."""
 _SPARE_TOKENS: Final = 16
 _GROWTH: Final = 4
 """Most tokens of a translation for one of the text."""
@@ -28,6 +34,10 @@ class SeamlessSynthesizer:
             self._tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True)
             second = AutoConfig.from_pretrained(folder, local_files_only=True).model_type == "seamless_m4t_v2"
             self._model = pretrained(SeamlessM4Tv2ForTextToSpeech if second else SeamlessM4TForTextToSpeech, folder)
+            told = json.loads((folder / "generation_config.json").read_bytes())
+            for table in _TABLES:  # which the library leaves out of a file that it has made of a config.json
+                if table in told:
+                    setattr(self._model.generation_config, table, told[table])
         self._longest: int = self._model.config.max_position_embeddings
         self._most: int = self._model.config.max_new_tokens or self._longest
         self._none: int = len(self._tokenizer("")["input_ids"])

@@ -37,6 +37,7 @@ def folder(tmp_path: Path, config: object, *files: str) -> Path:
         ({"model_type": "gradium_phonon_tts"}, [], "speech"),
         ({"model_type": "csm"}, [], "speech"),
         ({"model_type": "bark"}, [], "speech"),
+        ({"model_type": "musicgen"}, [], "speech"),
         ({"model_type": "seamless_m4t_v2", "architectures": ["SeamlessM4Tv2Model"]}, [], "transcription"),
         ({"model_type": "seamless_m4t_v2", "architectures": ["SeamlessM4Tv2ForTextToText"]}, [], "chat"),
         ({"model_type": "seamless_m4t", "architectures": ["SeamlessM4TForTextToSpeech"]}, [], "speech"),

@@ -40,6 +40,8 @@ def test_its_voices_are_the_languages_that_it_speaks(voices: Voices) -> None:
 def test_samples_are_those_of_transformers(folder: Path, voices: Voices, speaker: Any) -> None:
     named = json.loads((folder / "config.json").read_bytes())["architectures"][0]
     model: Any = getattr(transformers, named).from_pretrained(folder).eval()
+    for name, table in json.loads((folder / "generation_config.json").read_bytes()).items():
+        setattr(model.generation_config, name, table)
     ids = transformers.AutoTokenizer.from_pretrained(folder)("hello there.", return_tensors="pt")["input_ids"]
     found = []
     for voice in voices.places:
