@@ -140,8 +140,10 @@ def canary(tmp_path_factory: pytest.TempPathFactory) -> TranscriptionModel:
     return opened(write_prompted(tmp_path_factory.mktemp("canary")))
 
 
-def spelled(model: TranscriptionModel, language: str | None, task: str = "transcribe") -> list[str]:
-    prompt = model.vocabulary.beginning(language, task, timestamps=False)
+def spelled(
+    model: TranscriptionModel, language: str | None, task: str = "transcribe", written: str = "en"
+) -> list[str]:
+    prompt = model.vocabulary.beginning(language, task, timestamps=False, written=written)
     return [str(model.vocabulary.tokenizer.backend.id_to_token(token)) for token in prompt]
 
 
@@ -151,6 +153,7 @@ async def test_the_prompt_of_a_canary_names_both_languages(canary: Transcription
     assert spelled(canary, "de") == [*begin, "<|de|>", "<|de|>", *end]
     assert spelled(canary, None) == [*begin, "<|en|>", "<|en|>", *end]
     assert spelled(canary, "uk", "translate") == [*begin, "<|uk|>", "<|en|>", *end]
+    assert spelled(canary, "en", "translate", "de") == [*begin, "<|en|>", "<|de|>", *end]
     assert (sorted(canary.languages), canary.vocabulary.positions_a_second) == (["de", "en", "uk"], 12.5)
     assert canary.language("German", "language") == "de"
     with pytest.raises(BadRequest, match="the model does not transcribe `ja`; it transcribes 3 languages"):
