@@ -24,7 +24,8 @@ def write_tiny_seamless(folder: Path, version: str) -> Path:
         single="__eng__ $A </s>", special_tokens=[("__eng__", MARKS.index("__eng__")), ("</s>", MARKS.index("</s>"))]
     )
     PreTrainedTokenizerFast(tokenizer_object=backend, pad_token="<pad>", eos_token="</s>").save_pretrained(folder)
-    model = tiny_seamless(f"{version}ForTextToSpeech", max_new_tokens=12)
+    units = {} if version else {"t2u_max_new_tokens": 12}
+    model = tiny_seamless(f"{version}ForTextToSpeech", max_new_tokens=12, **units)
     told = model.generation_config
     told.text_decoder_lang_to_code_id = {"eng": MARKS.index("__eng__"), "deu": MARKS.index("__deu__"), "afr": 60}
     told.t2u_lang_code_to_id = {"eng": 30, "deu": 31}
