@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from stentor.engine.layers.audio.kaldi_mel import KaldiMel
 from stentor.engine.loading.checkpoint import open_checkpoint
 from stentor.engine.model_config.speech.encoder_decoder import EncoderDecoderConfig
 from stentor.tests.parity.test_whisper import sound
@@ -170,3 +171,10 @@ def test_a_config_as_published_is_read(tmp_path: Path) -> None:
     tiny(rope_theta=10000.0, partial_rotary_factor=0.9).save_pretrained(tmp_path)
     config = open_checkpoint(tmp_path).encoder_decoder
     assert (config.source_positions, config.max_position, config.eos_token_ids) == (1248, 64, (2,))
+
+
+def test_features_of_seamless_are_those_of_its_extractor() -> None:
+    samples = torch.from_numpy(np.frombuffer(sound(0.255, 3), "<i2").astype(np.float32) / 32768)
+    extracted = transformers.SeamlessM4TFeatureExtractor()(samples.numpy(), sampling_rate=16_000, return_tensors="pt")
+    found = KaldiMel(80, torch.device("cpu"), sampled=True)(samples)
+    torch.testing.assert_close(found, extracted["input_features"].reshape(-1, 80), atol=1e-4, rtol=1e-4)
