@@ -12,6 +12,9 @@ from .config_fields import ConfigError, Fields, UnknownArchitectureError
 from .hf.config import DECODERS, DecoderFamily, named_architecture
 from .seq2seq.bart import FAMILIES as BART
 from .seq2seq.bart import bart_config_from_hf
+from .seq2seq.seamless import MODEL_TYPES as SEAMLESS_TYPES
+from .seq2seq.seamless import TEXT_TO_TEXT as SEAMLESS_TEXT
+from .seq2seq.seamless import seamless_text_config_from_hf, version_of
 from .seq2seq.t5 import ARCHITECTURES as T5
 from .seq2seq.t5 import t5_config_from_hf
 from .seq2seq.t5gemma import ARCHITECTURE as T5GEMMA
@@ -60,6 +63,8 @@ from .speech.moonshine import moonshine_config_from_hf
 from .speech.moonshine_streaming import ARCHITECTURE as MOONSHINE_STREAMING
 from .speech.moonshine_streaming import MODEL_TYPE as MOONSHINE_STREAMING_TYPE
 from .speech.moonshine_streaming import moonshine_streaming_config_from_hf
+from .speech.seamless import SPEECH_TO_TEXT as SEAMLESS
+from .speech.seamless import seamless_config_from_hf
 from .speech.speech_to_text import ARCHITECTURE as SPEECH2TEXT
 from .speech.speech_to_text import MODEL_TYPE as SPEECH2TEXT_TYPE
 from .speech.speech_to_text import speech_to_text_config_from_hf
@@ -108,6 +113,14 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     T5GEMMA: Architecture(T5GEMMA_TYPE, t5gemma_config_from_hf),
     T5GEMMA2: Architecture(T5GEMMA2_TYPE, t5gemma2_config_from_hf),
     **{name: Architecture(each.model_type, partial(bart_config_from_hf, name)) for name, each in BART.items()},
+    **{
+        name: Architecture(SEAMLESS_TYPES[version_of(name)], partial(seamless_text_config_from_hf, name))
+        for name in SEAMLESS_TEXT
+    },
+    **{
+        name: Architecture(SEAMLESS_TYPES[version_of(name)], partial(seamless_config_from_hf, name))
+        for name in SEAMLESS
+    },
     SPEECH2TEXT: Architecture(SPEECH2TEXT_TYPE, speech_to_text_config_from_hf),
     KYUTAI: Architecture(KYUTAI_TYPE, lambda config, _generation: kyutai_config_from_hf(config)),
     VOXTRAL_REALTIME: Architecture(

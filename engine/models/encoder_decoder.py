@@ -25,12 +25,13 @@ from ..layers.linear.quantized import Delta
 from ..layers.linear.weights import WeightError, WeightMap
 from ..layers.norm import Unnormalised, joined, make_norm
 from ..layers.rotary import RotaryTables
-from ..model_config.seq2seq.text import TextToTextConfig
+from ..model_config.seq2seq.text import UNUSED_PART, TextToTextConfig
 from ..model_config.spec.seq2seq import EMBEDDING, ENCODER_BLOCK, Seq2SeqConfig
 from ..model_config.speech.encoder_decoder import EncoderDecoderConfig
 from ..model_config.speech.fast_conformer import FastConformerConfig
 from ..model_config.speech.moonshine import MoonshineConfig
 from ..model_config.speech.moonshine_streaming import MoonshineStreamingConfig
+from ..model_config.speech.seamless import SeamlessConfig
 from ..model_config.speech.speech_to_text import Speech2TextConfig
 from ..model_config.speech.whisper import WhisperConfig
 from .encoder_stack import AudioEncoder, EncodedWindows, Windows, adapted_rows, go_on
@@ -39,6 +40,7 @@ from .speech.alignment import Aligned, token_times
 from .speech.fast_conformer import FastConformer, Projection
 from .speech.moonshine import MoonshineEncoder
 from .speech.moonshine_streaming import MoonshineStreamingEncoder
+from .speech.seamless import SeamlessEncoder
 from .speech.speech_to_text import Speech2TextEncoder
 from .speech.whisper import WhisperEncoder
 from .text_encoder import TextEncoder
@@ -54,10 +56,11 @@ _ENCODERS: Mapping[type[EncoderDecoderConfig], Callable[[WeightMap, Any, LayerCo
     MoonshineConfig: MoonshineEncoder,
     MoonshineStreamingConfig: MoonshineStreamingEncoder,
     FastConformerConfig: _conformer,
+    SeamlessConfig: SeamlessEncoder,
     Speech2TextConfig: Speech2TextEncoder,
 }
-_UNUSED = (".num_batches_tracked", "featurizer.window", "featurizer.fb")
-"""Tensors of training and of features in files of Canary and Cohere Transcribe."""
+_UNUSED = (UNUSED_PART, ".num_batches_tracked", "featurizer.window", "featurizer.fb")
+"""Tensors of parts that are not used, of training and of features."""
 _WINDOWS_AT_ONCE = 8
 """Windows encoded together, which bounds the memory; on a CPU a single one keeps the cores busy."""
 

@@ -1,7 +1,7 @@
 """Describes encoder-decoders from text to text as values. Torch-free."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
@@ -28,11 +28,10 @@ class Stack(msgspec.Struct, frozen=True):
     """Name of the embeddings of tokens, which are usually those of both stacks."""
 
 
-class Stacked:
-    """What a config tells of its decoder if encoder and decoder are stacks."""
+class Decoding:
+    """What a config tells of its decoder if that is a stack."""
 
     __slots__ = ()
-    encoder_stack: Stack
     decoder_stack: Stack
 
     @property
@@ -48,12 +47,31 @@ class Stacked:
         return self.decoder_stack.input
 
 
+class Stacked(Decoding):
+    """The same, of one whose encoder is a stack too."""
+
+    __slots__ = ()
+    encoder_stack: Stack
+
+
 class Rename(NamedTuple):
     """Stored names that begin with a match of the regular expression ``pattern`` begin, here, with what ``name`` makes
     of its groups."""
 
     pattern: str
     name: str
+
+
+UNUSED_PART: Final = "unused"
+"""The name of all tensors of parts that are not used."""
+
+
+def renamed(stored: str, renames: Iterable[Rename]) -> str:
+    """A stored name as the first of ``renames`` that matches changes it."""
+    for pattern, name in renames:
+        if (found := re.match(pattern, stored)) is not None:
+            return found.expand(name) + stored[found.end() :]
+    return stored
 
 
 class TextToTextConfig(Stacked, Seq2SeqConfig, frozen=True, kw_only=True):
@@ -89,10 +107,7 @@ class TextToTextConfig(Stacked, Seq2SeqConfig, frozen=True, kw_only=True):
         return cache_groups_of(self.decoder.layers)
 
     def name_of(self, stored: str) -> str:
-        for pattern, name in self.renames:
-            if (found := re.match(pattern, stored)) is not None:
-                return found.expand(name) + stored[found.end() :]
-        return stored
+        return renamed(stored, self.renames)
 
     def within(self, tokens: int) -> "TextToTextConfig":
         """The model with encoder inputs and outputs of at most so many tokens each."""

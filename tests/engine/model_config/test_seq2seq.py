@@ -94,6 +94,30 @@ def test_every_so_manieth_layer_of_switch_transformers_has_experts() -> None:
     assert found.name_of(name) == "model.decoder.layers.1.mlp.experts.expert_3.wi.weight"
 
 
+def test_embeddings_of_fsmt_are_apart_unless_it_ties_them() -> None:
+    found = read({"model_type": "fsmt"})
+    assert (found.encoder_stack.words, found.head) == ("model.encoder.embed_tokens", "lm_head")
+    tied = read({"model_type": "fsmt", "tie_word_embeddings": True})
+    assert (tied.encoder_stack.words, tied.head) == ("model.decoder.embed_tokens", "")
+    assert (tied.vocab_size, tied.decoder_input.first, tied.decoder_start) == (42024, 2, (2,))
+
+
+def test_texts_of_seamless_have_the_names_and_numbers_of_nllb() -> None:
+    found = read({"model_type": "seamless_m4t_v2", "hidden_size": 1024})
+    assert (found.vocab_size, found.max_position, found.decoder_start, found.eos_token_ids) == (
+        256102,
+        4096,
+        (3,),
+        (3,),
+    )
+    assert (found.decoder_input.scale, found.decoder_input.first) == (32.0, 1)
+    assert found.name_of("text_decoder.layers.3.cross_attention.q_proj.bias") == (
+        "model.decoder.layers.3.encoder_attn.q_proj.bias"
+    )
+    assert found.name_of("speech_encoder.inner_layer_norm.weight") == "unused"
+    assert read({"architectures": ["SeamlessM4TForTextToText"]}).max_position == 1024
+
+
 def test_encoders_of_led_have_windows_and_more_positions_than_decoders() -> None:
     found = read({"model_type": "led", "encoder_layers": 2, "attention_window": [512, 64]})
     assert (found.source_positions, found.max_position, found.decoder_start) == (16_384, 1024, (2,))
@@ -136,6 +160,8 @@ def test_tokens_that_no_output_contains_are_read() -> None:
             {"model_type": "led", "attention_window": [8, 8]},
             "is \\[8, 8\\], expected an even number, or one for each of 12",
         ),
+        ({"model_type": "fsmt", "src_vocab_size": 9}, "src_vocab_size is 9, expected that of the decoder, 42024"),
+        ({"model_type": "seamless_m4t_v2", "tie_word_embeddings": False}, "tie_word_embeddings is off, expected one"),
         ({"model_type": "marian", "decoder_vocab_size": 9}, "decoder_vocab_size is 9, expected that of the encoder"),
     ],
 )
