@@ -12,6 +12,17 @@ from .config_fields import ConfigError, Fields, UnknownArchitectureError
 from .hf.config import DECODERS, DecoderFamily, named_architecture
 from .seq2seq.bart import FAMILIES as BART
 from .seq2seq.bart import bart_config_from_hf
+from .seq2seq.pictured import (
+    FLORENCE,
+    FLORENCE_TYPE,
+    FORMULAS,
+    FORMULAS_TYPE,
+    PAIRED,
+    PAIRED_TYPE,
+    florence_config_from_hf,
+    formulas_config_from_hf,
+    paired_config_from_hf,
+)
 from .seq2seq.t5 import ARCHITECTURES as T5
 from .seq2seq.t5 import t5_config_from_hf
 from .seq2seq.t5gemma import ARCHITECTURE as T5GEMMA
@@ -108,6 +119,9 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     T5GEMMA: Architecture(T5GEMMA_TYPE, t5gemma_config_from_hf),
     T5GEMMA2: Architecture(T5GEMMA2_TYPE, t5gemma2_config_from_hf),
     **{name: Architecture(each.model_type, partial(bart_config_from_hf, name)) for name, each in BART.items()},
+    PAIRED: Architecture(PAIRED_TYPE, paired_config_from_hf),
+    FLORENCE: Architecture(FLORENCE_TYPE, florence_config_from_hf),
+    FORMULAS: Architecture(FORMULAS_TYPE, formulas_config_from_hf),
     SPEECH2TEXT: Architecture(SPEECH2TEXT_TYPE, speech_to_text_config_from_hf),
     KYUTAI: Architecture(KYUTAI_TYPE, lambda config, _generation: kyutai_config_from_hf(config)),
     VOXTRAL_REALTIME: Architecture(

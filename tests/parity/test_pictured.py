@@ -1,0 +1,63 @@
+"""Encoder-decoders from a picture to text against transformers: tiny random ones of every kind of shape."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from stentor.engine.model_config.seq2seq.text import TextToTextConfig
+from stentor.tests.parity.pictured import KINDS, READING, encoded_by, logits_of, picture, window
+from stentor.tests.parity.whispers import PagedEncoderDecoder
+
+TEXTS = [[5, 9, 33, 150, 7, 3], [11], []]
+
+
+class Pair:
+    def __init__(self, kind: str, folder: Path) -> None:
+        self.kind, self.folder, self.model = kind, folder, KINDS[kind]()
+        self.model.save_pretrained(folder)
+        self.pictures = [picture(kind, seed) for seed in range(3)]
+        self.texts = TEXTS if kind in READING else [[], [], []]
+        self.windows = [window(kind, *each) for each in zip(self.pictures, self.texts, strict=True)]
+
+    def logits(self, row: int, tokens: list[int]) -> torch.Tensor:
+        return logits_of(self.model, self.kind, self.pictures[row], self.texts[row], tokens)
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    return Pair(request.param, tmp_path_factory.mktemp("pictured"))
+
+
+@pytest.mark.parametrize("packed", [True, False], ids=["packed", "plain"])
+def test_encoder_and_decoder_are_transformers(pair: Pair, packed: bool) -> None:
+    ours = PagedEncoderDecoder(pair.folder, packed=packed)
+    with torch.inference_mode():
+        found = ours.model.encoder(pair.windows)
+    expected = [encoded_by(pair.model, pair.kind, *each)[0] for each in zip(pair.pictures, pair.texts, strict=True)]
+    assert found.lengths == [len(each) for each in expected]
+    torch.testing.assert_close(found.rows, torch.cat(expected), atol=1e-4, rtol=1e-4)
+    ours.listen(pair.windows)
+    prompts = [[2, 7, 9, 11, 33], [2], [2, *range(20, 50)]]
+    first = ours.step(prompts)
+    later = ours.step([[5], [], [6, 8, 77]])
+    reported = [[*prompts[0], 5], prompts[1], [*prompts[2], 6, 8, 77]]
+    for row, tokens in enumerate(reported):
+        made = torch.cat([part[row] for part in (first, later) if len(part[row])])
+        torch.testing.assert_close(made, pair.logits(row, tokens), atol=3e-4, rtol=1e-4)
+
+
+def test_greedy_tokens_are_transformers(pair: Pair) -> None:
+    ours = PagedEncoderDecoder(pair.folder)
+    ours.listen(pair.windows)
+    assert isinstance(ours.config, TextToTextConfig)
+    start = list(ours.config.decoder_start)
+    tokens: list[list[int]] = [list(start) for _ in pair.windows]
+    logits = ours.step(tokens)
+    for _ in range(12):
+        following = [int(part[-1].argmax()) for part in logits]
+        for row, token in zip(tokens, following, strict=True):
+            row.append(token)
+        logits = ours.step([[token] for token in following])
+    for row, made in enumerate(tokens):
+        assert pair.logits(row, made)[len(start) - 1 : -1].argmax(1).tolist() == made[len(start) :]
