@@ -42,6 +42,7 @@ _MERGING: Final[Mapping[str, str]] = {"swin": "SwinModel", "donut-swin": "DonutS
 _NORMED: Final = "layernorm_embedding"
 _DEPTHS: Final = (2, 2, 6, 2)
 """Layers of each stage of these by default."""
+_MOST_MERGES: Final = 15
 _MOST_STATES: Final = 1 << 20
 _PAIRED_NAMES: Final = (
     Rename(r"encoder\.(?!pooler)", PICTURES),
@@ -59,9 +60,10 @@ _FLORENCE_NAMES: Final = (
     Rename(r"model\.language_model(?=\.)", "model"),
 )
 _UNUSED: Final = (
-    *("encoder.pooler.dense.weight", "encoder.pooler.dense.bias", "encoder.pooler.layernorm.weight"),
-    *("encoder.pooler.layernorm.bias", "embed_positions.weights", "relative_position_index", "pos_idx_to_embed"),
+    *(f"encoder.pooler.{part}.{which}" for part in ("dense", "layernorm") for which in ("weight", "bias")),
+    *("embed_positions.weights", "embed_positions._float_tensor", "relative_position_index", "pos_idx_to_embed"),
 )
+"""Ends of the names of what pools states, and of buffers."""
 _FORMULA_DEFAULTS: Final[Mapping[str, object]] = {
     **{"vocab_size": 50_000, "max_position_embeddings": 2560, "d_model": 512, "scale_embedding": True},
     **{"decoder_layers": 8, "decoder_ffn_dim": 2048, "decoder_start_token_id": 2, "pad_token_id": 1},
@@ -222,6 +224,8 @@ def _source(fields: Fields) -> PictureSource:
     described = {"model_type": kind, **fields.values}
     if kind in _MERGING:
         merges = len(fields.numbers("depths") or _DEPTHS) - 1  # each stage but the last ends with one
+        if merges > _MOST_MERGES:
+            raise ConfigError(f"depths has {merges + 1} stages, expected at most {_MOST_MERGES + 1}")
         patch = fields.integer("patch_size", 4)
         return PictureSource(
             made_by=_MERGING[kind],
