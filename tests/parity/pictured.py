@@ -25,10 +25,14 @@ _SWIN: Final[dict[str, Any]] = {
     **{"embed_dim": 12, "depths": [2, 2, 1], "num_heads": [2, 2, 4], "window_size": 2, "mlp_ratio": 2.0},
     **{"image_size": [SIDE, 2 * SIDE], "patch_size": 4},
 }
+_TOKENS: Final[dict[str, Any]] = {
+    **{"vocab_size": VOCAB, "pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 3},
+    **{"is_decoder": True, "add_cross_attention": True, "attn_implementation": "eager"},
+}
 _DECODER: Final[dict[str, Any]] = {
-    **{"vocab_size": VOCAB, "d_model": 48, "decoder_layers": 3, "decoder_attention_heads": 4, "decoder_ffn_dim": 96},
-    **{"max_position_embeddings": 64, "pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 3},
-    **{"decoder_start_token_id": 2, "is_decoder": True, "add_cross_attention": True, "attn_implementation": "eager"},
+    **_TOKENS,
+    **{"d_model": 48, "decoder_layers": 3, "decoder_attention_heads": 4, "decoder_ffn_dim": 96},
+    **{"max_position_embeddings": 64, "decoder_start_token_id": 2},
 }
 
 
@@ -49,7 +53,7 @@ def paired(encoder: str, decoder: str, sizes: dict[str, Any], **changes: Any) ->
     torch.manual_seed(0)
     sides = (
         getattr(transformers, f"{encoder}Config")(**sizes, attn_implementation="eager"),
-        getattr(transformers, f"{decoder}Config")(**{**_DECODER, **changes}),
+        getattr(transformers, f"{decoder}Config")(**{**(_TOKENS if decoder == "GPT2" else _DECODER), **changes}),
     )
     config = transformers.VisionEncoderDecoderConfig.from_encoder_decoder_configs(*sides)
     config.decoder_start_token_id, config.eos_token_id, config.pad_token_id = 2, 3, 1
@@ -87,6 +91,14 @@ def florence(**changes: Any) -> Any:
 
 DONUT: Final = partial(paired, "DonutSwin", "MBart", _SWIN, scale_embedding=True)
 TROCR: Final = partial(paired, "ViT", "TrOCR", {**_VIT, "hidden_size": 32}, cross_attention_hidden_size=32)
+
+
+def of_gpt2() -> Any:
+    """ViT and GPT-2, whose scores each layer divides by its number."""
+    sizes = {"n_embd": 48, "n_layer": 3, "n_head": 4, "n_positions": 64, "scale_attn_by_inverse_layer_idx": True}
+    return paired("ViT", "GPT2", _VIT, **sizes)
+
+
 KINDS: Final[dict[str, Callable[[], Any]]] = {
     "trocr": TROCR,
     "trocr, small": partial(
@@ -96,6 +108,7 @@ KINDS: Final[dict[str, Callable[[], Any]]] = {
     "donut": DONUT,
     "of swin and bart": partial(paired, "Swin", "Bart", _SWIN, tie_word_embeddings=False),
     "of beit and mbart": partial(paired, "Beit", "MBart", {**_VIT, "use_absolute_position_embeddings": True}),
+    "of vit and gpt2": of_gpt2,
     "formulas": formulas,
     "florence": florence,
 }

@@ -3,11 +3,12 @@ arXiv:2109.10282; Donut, arXiv:2111.15664; Nougat, arXiv:2308.13418), PP-Formula
 (arXiv:2311.06242), whose encoder takes a text behind the picture."""
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
 from ..config_fields import ConfigError, Fields
+from ..hf.classic import gpt2
 from ..spec.picture_source import PictureSource, Strided
 from ..spec.seq2seq import EMBEDDING
 from .bart import FAMILIES, Family, layers_of, positions_of, stack_of
@@ -39,7 +40,6 @@ _SQUARES: Final[Mapping[str, tuple[str, int]]] = {
 """By model type, encoders with a state for each patch: transformers' class, and states besides."""
 _MERGING: Final[Mapping[str, str]] = {"swin": "SwinModel", "donut-swin": "DonutSwinModel"}
 """By model type, encoders whose states become fewer: transformers' class."""
-_NORMED: Final = "layernorm_embedding"
 _DEPTHS: Final = (2, 2, 6, 2)
 """Layers of each stage of these by default."""
 _MOST_MERGES: Final = 15
@@ -48,6 +48,8 @@ _PAIRED_NAMES: Final = (
     Rename(r"encoder\.(?!pooler)", PICTURES),
     Rename(r"decoder\.model\.decoder\.embed_tokens(?=\.)", EMBEDDING),
     Rename(r"decoder\.model(?=\.)", "model"),
+    Rename(r"decoder\.transformer\.wte(?=\.)", EMBEDDING),
+    Rename(r"decoder\.transformer(?=\.)", "transformer"),
     Rename(r"decoder\.(lm_head|output_projection)(?=\.)", "lm_head"),
 )
 _FORMULA_NAMES: Final = (
@@ -62,6 +64,7 @@ _FLORENCE_NAMES: Final = (
 _UNUSED: Final = (
     *(f"encoder.pooler.{part}.{which}" for part in ("dense", "layernorm") for which in ("weight", "bias")),
     *("embed_positions.weights", "embed_positions._float_tensor", "relative_position_index", "pos_idx_to_embed"),
+    *(".attn.bias", ".crossattention.bias", ".masked_bias"),
 )
 """Ends of the names of what pools states, and of buffers."""
 _FORMULA_DEFAULTS: Final[Mapping[str, object]] = {
@@ -84,25 +87,15 @@ def paired_config_from_hf(config: Mapping[str, object], generation: Mapping[str,
     Raises :class:`ConfigError` for missing or wrong fields, and for parts of families that are not known here.
     """
     seen, told = (_part(config, name) for name in ("encoder", "decoder"))
-    fields = Fields(told)
-    family = fields.one_of("model_type", _DECODERS)
-    if family is _TROCR:
-        learned, normed = (fields.flag(name, True) for name in ("use_learned_position_embeddings", _NORMED))
-        family = family._replace(positions="learned" if learned else "closed", embedding_norm=normed)
-    pictures = _source(Fields(seen))
+    fields, pictures = Fields(told), _source(Fields(seen))
     own = fields.integer("cross_attention_hidden_size", least=0) if fields.has("cross_attention_hidden_size") else 0
     if own not in (0, pictures.size):
         raise ConfigError(f"cross_attention_hidden_size is {own}, expected the encoder's size, {pictures.size}")
-    projected = not own and pictures.size != fields.integer("d_model", family.hidden)
-    return _config(
-        PAIRED,
-        family,
-        fields,
-        replace(pictures, projected=projected),
-        _PAIRED_NAMES,
-        ({**told, **{name: value for name, value in config.items() if value is not None}}, generation),
-        encoded=own if family is not _DECODERS["mbart"] else 0,
-    )
+    of_gpt2 = fields.get("model_type") == "gpt2"
+    written = _gpt2(fields) if of_gpt2 else _of_family(PAIRED, _family(fields), fields, own)
+    pictures = replace(pictures, projected=not own and pictures.size != written.hidden)
+    both = {**told, **{name: value for name, value in config.items() if value is not None}}, generation
+    return _config(PAIRED, written, pictures, _PAIRED_NAMES, both)
 
 
 def formulas_config_from_hf(config: Mapping[str, object], generation: Mapping[str, object]) -> TextToTextConfig:
@@ -124,8 +117,8 @@ def formulas_config_from_hf(config: Mapping[str, object], generation: Mapping[st
     )
     family = FAMILIES["MBartForConditionalGeneration"]._replace(scaled=True)
     both = {**told, **{name: value for name, value in config.items() if value is not None}}, generation
-    made = _config(FORMULAS, family, fields, pictures, _FORMULA_NAMES, both)
-    return replace(made, head="lm_head").check()
+    written = _of_family(FORMULAS, family, fields)
+    return replace(_config(FORMULAS, written, pictures, _FORMULA_NAMES, both), head="lm_head")
 
 
 def florence_config_from_hf(config: Mapping[str, object], generation: Mapping[str, object]) -> TextToTextConfig:
@@ -154,59 +147,90 @@ def florence_config_from_hf(config: Mapping[str, object], generation: Mapping[st
     if (hidden := fields.integer("d_model", family.hidden)) != pictures.size:
         raise ConfigError(f"projection_dim is {pictures.size}, expected d_model, {hidden}")
     both = {**told, **{name: value for name, value in config.items() if value is not None}}, generation
-    return _config(FLORENCE, family, fields, pictures, _FLORENCE_NAMES, both, reads=True)
+    written = _of_family(FLORENCE, family, fields, reads=True)
+    return _config(FLORENCE, written, pictures, _FLORENCE_NAMES, both)
+
+
+class _Written(NamedTuple):
+    """What writes about a picture."""
+
+    hidden: int
+    vocab: int
+    stack: Stack
+    start: int | None
+    """The token with which an output begins by default."""
+    eos: int
+    encoder: Stack | None = None
+    """Of texts behind the picture."""
+
+
+def _family(fields: Fields) -> Family:
+    family = fields.one_of("model_type", _DECODERS)
+    if family is not _TROCR:
+        return family
+    learned, normed = (fields.flag(name, True) for name in ("use_learned_position_embeddings", "layernorm_embedding"))
+    return family._replace(positions="learned" if learned else "closed", embedding_norm=normed)
+
+
+def _of_family(name: str, family: Family, fields: Fields, encoded: int = 0, *, reads: bool = False) -> _Written:
+    """``encoded``: size of states of which TrOCR makes keys, if not the decoder's. ``reads``: whether an encoder of
+    texts takes the states."""
+    hidden, vocab = fields.integer("d_model", family.hidden), fields.integer("vocab_size", family.vocab)
+    longest, counts = positions_of(fields, family), layers_of(fields, family)
+    sides = {
+        side: stack_of(name, family, side, fields, counts[side], hidden, vocab, longest[side])
+        for side in (("encoder", "decoder") if reads else ("decoder",))
+    }
+    stack = sides["decoder"]
+    if encoded and family.model_type == _TROCR.model_type:
+        layers = []
+        for layer in stack.layers.layers:
+            assert layer.cross is not None
+            layers.append(replace(layer, cross=replace(layer.cross, encoded=encoded)))
+        stack = replace(stack, layers=replace(stack.layers, layers=tuple(layers)))
+    return _Written(hidden, vocab, stack, family.start, family.eos, sides.get("encoder"))
+
+
+def _gpt2(fields: Fields) -> _Written:
+    """GPT-2, with attention to a picture between attention and network."""
+    spec = gpt2(Fields({**fields.values, "add_cross_attention": False}), "GPT2LMHeadModel")
+    layers = []
+    for layer in spec.layers:
+        cross = replace(layer.attention, name="crossattention", fused=False, paired=("q_attn", "c_attn"))
+        layers.append(replace(layer, cross=cross, norms=replace(layer.norms, cross_in="ln_cross_attn")))
+    stack = Stack(replace(spec, layers=tuple(layers)), spec.input, spec.final_norm)
+    return _Written(spec.hidden_size, spec.vocab_size, stack, None, 50_256)
 
 
 def _config(
     name: str,
-    family: Family,
-    fields: Fields,
+    written: _Written,
     pictures: PictureSource,
     renames: tuple[Rename, ...],
     told: tuple[Mapping[str, object], Mapping[str, object]],
-    *,
-    encoded: int = 0,
-    reads: bool = False,
 ) -> TextToTextConfig:
-    """``fields``: of the decoder. ``told``: what says which tokens begin and end an output. ``encoded``: size of states
-    if keys are made of others than the decoder's. ``reads``: whether an encoder of texts takes the states."""
+    """``told``: what says which tokens begin and end an output."""
     if not 0 < pictures.states <= _MOST_STATES:
         raise ConfigError(f"a picture has {pictures.states} states, expected 1 to {_MOST_STATES}")
-    hidden, vocab = fields.integer("d_model", family.hidden), fields.integer("vocab_size", family.vocab)
-    longest, counts = positions_of(fields, family), layers_of(fields, family)
-    stack = stack_of(name, family, "decoder", fields, counts["decoder"], hidden, vocab, longest["decoder"])
-    if encoded:
-        stack = _attending(stack, encoded)
-    encoder: Stack | None = None
-    if reads:
-        encoder = stack_of(name, family, "encoder", fields, counts["encoder"], hidden, vocab, longest["encoder"])
-    start = decoder_start_of({"decoder_start_token_id": family.start, **told[0]}, told[1])
+    model, encoder = written.stack.layers, written.encoder
+    start = decoder_start_of({"decoder_start_token_id": written.start, **told[0]}, told[1])
     return TextToTextConfig(
         architecture=name,
-        vocab_size=vocab,
-        hidden_size=hidden,
-        source_positions=pictures.states if encoder is None else longest["encoder"],
-        num_layers=counts["decoder"],
-        num_heads=stack.layers.layers[0].attention.heads,
-        max_position=longest["decoder"],
-        eos_token_ids=eos_of(*told) or (family.eos,),
+        vocab_size=written.vocab,
+        hidden_size=written.hidden,
+        source_positions=pictures.states if encoder is None else encoder.layers.max_position,
+        num_layers=len(model.layers),
+        num_heads=model.layers[0].attention.heads,
+        max_position=model.max_position,
+        eos_token_ids=eos_of(*told) or (written.eos,),
         encoder_stack=encoder,
-        decoder_stack=stack,
+        decoder_stack=written.stack,
         pictures=pictures,
-        decoder_start=start or (fields.integer("bos_token_id", 0, least=0),),
+        decoder_start=start or (0,),
         renames=renames,
         never=never_of(*told),
         unused=_UNUSED,
     ).check()
-
-
-def _attending(stack: Stack, encoded: int) -> Stack:
-    """The stack whose cross-attention makes keys and values of states of this size."""
-    layers = []
-    for layer in stack.layers.layers:
-        assert layer.cross is not None
-        layers.append(replace(layer, cross=replace(layer.cross, encoded=encoded)))
-    return replace(stack, layers=replace(stack.layers, layers=tuple(layers)))
 
 
 def _part(config: Mapping[str, object], name: str) -> Mapping[str, object]:

@@ -75,7 +75,7 @@ def without(config: dict[str, Any], part: str, **changes: Any) -> dict[str, Any]
     [
         ({**TROCR, "encoder": None}, "encoder is missing"),
         (without(TROCR, "encoder", model_type="clip"), "the model type of its encoder is 'clip', expected one of vit"),
-        (without(TROCR, "decoder", model_type="gpt2"), "model_type is 'gpt2'"),
+        (without(TROCR, "decoder", model_type="xlnet"), "model_type is 'xlnet'"),
         (without(TROCR, "decoder", cross_attention_hidden_size=5), "expected the encoder's size, 768"),
         (without(TROCR, "encoder", image_size=8), "a picture has 0 states"),
         (without(TROCR, "encoder", image_size=[9, -3]), "image_size is"),

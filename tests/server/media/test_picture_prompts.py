@@ -127,7 +127,7 @@ def test_what_such_a_model_cannot_do_is_refused(run: Run) -> None:
         tool = {"type": "function", "function": {"name": "f"}}
         refusals: list[tuple[dict[str, Any], str, str]] = [
             (asked("<s_cord-v2>"), "messages[0].content", "writes about a picture; send one"),
-            (asked(shown, shown), "messages[0].content[1].image_url", "at most 1 image"),
+            (asked(shown, shown), "messages[0].content[1]", "at most 1 image"),
             (asked(shown, tools=[tool]), "tools", "calls nothing"),
             (asked(shown, truncate_prompt_tokens=3), "truncate_prompt_tokens", "not cut"),
             (asked(shown, "a" * 99), "messages", "context is 64 tokens"),
