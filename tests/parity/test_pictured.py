@@ -47,6 +47,7 @@ def test_encoder_and_decoder_are_transformers(pair: Pair, packed: bool) -> None:
         torch.testing.assert_close(made, pair.logits(row, tokens), atol=3e-4, rtol=1e-4)
 
 
+@pytest.mark.proof(each="pair")
 def test_greedy_tokens_are_transformers(pair: Pair) -> None:
     ours = PagedEncoderDecoder(pair.folder)
     ours.listen(pair.windows)

@@ -24,7 +24,12 @@ SPECIAL: Final[dict[str, Any]] = {
     "decoder_start_token_id": START,
 }
 """Fields of a decoder with this vocabulary."""
-SIDES: Final = {"DonutProcessor": (32, 64), "Florence2Processor": (64, 64), "TrOCRProcessor": (32, 32)}
+SIDES: Final = {
+    "DonutProcessor": (32, 64),
+    "Florence2Processor": (64, 64),
+    "NougatProcessor": (64, 32),
+    "TrOCRProcessor": (32, 32),
+}
 """Height and width of pixels."""
 
 
@@ -37,6 +42,8 @@ def images_of(name: str) -> Any:
             return transformers.DonutImageProcessorPil(size=size, do_align_long_axis=False)
         case "Florence2Processor":
             return transformers.CLIPImageProcessorPil(size=size, crop_size=size, do_center_crop=False)
+        case "NougatProcessor":
+            return transformers.NougatImageProcessorPil(size=size)
         case _:
             return transformers.ViTImageProcessorPil(size=size)
 

@@ -34,6 +34,7 @@ from .grids import (
 from .images.apertus import ApertusImages, Emu3Images
 from .images.cohere2 import Cohere2VisionImages
 from .images.enlarged import PanguImages
+from .images.formulas import FormulaImages
 from .images.fuyu import FuyuImages
 from .images.gemma4 import Gemma4UnifiedImages
 from .images.inkling import Inkling2Images
@@ -168,6 +169,7 @@ OWN_IMAGES: Final[Mapping[str, Any]] = {
     "Llama4Processor": Llama4Images,
     "OpenPanguVLProcessor": PanguImages,
     "PerceptionLMProcessor": PerceptionLMImages,
+    "PPFormulaNetProcessor": FormulaImages,
     "Phi4MultimodalProcessor": Phi4Images,
     "MiniCPMOcrProcessor": MiniCPMOcrImages,
     **dict.fromkeys(("MiniCPMOProcessor", "MiniCPMVProcessor"), MiniCPMVImages),

@@ -62,6 +62,7 @@ def test_greedy_tokens_are_those_of_transformers(served: Served) -> None:
     assert served.logits(1, [2, 9, *found])[1:-1].argmax(1).tolist() == found
 
 
+@pytest.mark.proof(each="served")
 def test_many_pictures_at_once_give_what_each_gives_alone(served: Served) -> None:
     engine = served.engine
     requests = [served.random_request(seed) for seed in range(8)]
@@ -77,6 +78,7 @@ def test_many_pictures_at_once_give_what_each_gives_alone(served: Served) -> Non
     assert [served.results(rid, len(each[2])) for rid, each in zip(rids, requests, strict=True)] == alone
 
 
+@pytest.mark.proof(each="served")
 def test_neither_deaths_nor_preemptions_nor_small_steps_change_an_output(served: Served) -> None:
     engine = served.engine
     requests = [served.random_request(100 + seed) for seed in range(5)]

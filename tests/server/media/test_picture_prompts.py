@@ -1,6 +1,7 @@
 """Models that write about one picture: what the engine is given of a conversation, and what clients are told."""
 
 import asyncio
+import json
 from array import array
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 import httpx
 import msgspec
 import pytest
+import transformers as untyped_transformers
 from prometheus_client import CollectorRegistry
 from safetensors.torch import load
 
@@ -26,6 +28,7 @@ from stentor.server.media.fetching.fetcher import Fetcher
 from stentor.server.media.fetching.loading import MediaLoader
 from stentor.server.media.metrics import MediaMetrics
 from stentor.server.media.processor import MediaProcessor
+from stentor.server.media.processors.model_processor import ModelProcessor
 from stentor.server.storage.opening import make_store
 from stentor.server.text.pool import TokenizerPool
 from stentor.server.text.tokenizers.loading import load_tokenizer
@@ -33,7 +36,9 @@ from stentor.tests.fakes import FakeEngine, fake_state, says
 from stentor.tests.server.harness import CHAT, in_memory
 from stentor.tests.server.media.pictures import picture, png
 from stentor.tests.server.media.test_server import asked, image
-from stentor.tests.support.pictured_files import END, START, TASK, VOCAB, images_of, write_files
+from stentor.tests.support.pictured_files import END, SIDES, START, TASK, VOCAB, images_of, write_files
+
+transformers: Any = untyped_transformers
 
 Use = Callable[[httpx.AsyncClient, ServerState, FakeEngine], Awaitable[object]]
 Run = Callable[[Use, PicturePrompt], None]
@@ -162,3 +167,26 @@ def test_a_text_that_is_too_long_to_be_read_or_not_meant_by_a_task_is_refused(ru
             assert why in response.json()["error"]["message"]
 
     run(use, READS)
+
+
+@pytest.mark.parametrize("name", SIDES)
+def test_pixels_are_those_of_transformers_processors(name: str, tmp_path: Path) -> None:
+    write_files(tmp_path, name)
+    (tmp_path / "config.json").write_text('{"model_type": "vision-encoder-decoder"}')
+    ours = ModelProcessor(tmp_path)
+    for width, height in ((40, 30), (90, 17), (64, 64)):
+        found = load(ours.image(picture(width, height), {}, alone=True).payload)
+        expected = images_of(name)(picture(width, height), return_tensors="pt")["pixel_values"]
+        assert found.keys() == {"pixel_values"}
+        assert found["pixel_values"].equal(expected)
+        assert found["pixel_values"].shape == (1, 3, *SIDES[name])
+
+
+def test_pixels_of_formulas_are_made_without_torchvision_as_nougats(tmp_path: Path) -> None:
+    settings = {"image_processor_type": "PPFormulaNetImageProcessor", "processor_class": "PPFormulaNetProcessor"}
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps({**settings, "size": {"height": 64, "width": 64}}))
+    (tmp_path / "config.json").write_text('{"model_type": "pp_formulanet"}')
+    found = load(ModelProcessor(tmp_path).image(picture(40, 30), {}, alone=True).payload)["pixel_values"]
+    said = {"image_mean": [0.7931] * 3, "image_std": [0.1738] * 3}
+    nougat = transformers.NougatImageProcessorPil(size={"height": 64, "width": 64}, **said)
+    assert found.equal(nougat(picture(40, 30), return_tensors="pt")["pixel_values"])
