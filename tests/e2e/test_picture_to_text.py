@@ -32,7 +32,7 @@ class Made(NamedTuple):
         tokens = [*first]
         read = [START, *text.encode(), END] if self.kind == "florence" else []
         for _ in range(count):
-            logits = logits_of(self.model, self.kind, torch.as_tensor(pixels), read, tokens)[-1]
+            logits = logits_of(self.model, self.kind, torch.as_tensor(pixels), read, tokens)[-1].clone()
             logits[END] = -torch.inf  # min_tokens
             tokens.append(int(logits.argmax()))
         return tokens[len(first) :]

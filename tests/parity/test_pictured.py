@@ -62,3 +62,18 @@ def test_greedy_tokens_are_transformers(pair: Pair) -> None:
         logits = ours.step([[token] for token in following])
     for row, made in enumerate(tokens):
         assert pair.logits(row, made)[len(start) - 1 : -1].argmax(1).tolist() == made[len(start) :]
+
+
+@pytest.mark.parametrize("kind", ["trocr", "donut", "florence"])
+@pytest.mark.parametrize("packed", [True, False], ids=["packed", "plain"])
+def test_bfloat16_is_as_near_float32_as_transformers_is(kind: str, packed: bool, tmp_path: Path) -> None:
+    pair = Pair(kind, tmp_path)
+    ours = PagedEncoderDecoder(tmp_path, dtype=torch.bfloat16, packed=packed)
+    ours.listen(pair.windows)
+    outputs = [[2, 7, 9, 11, 33], [2], [2, *range(20, 50)]]
+    expected = [pair.logits(row, each) for row, each in enumerate(outputs)]
+    pair.model.bfloat16()
+    pair.pictures = [pixels.bfloat16() for pixels in pair.pictures]
+    theirs = [pair.logits(row, each) for row, each in enumerate(outputs)]
+    errors = [torch.cat(made).sub_(torch.cat(expected)).norm() for made in (ours.step(outputs), theirs)]
+    assert errors[0] < 1.2 * errors[1]
