@@ -1,9 +1,11 @@
 """Encoder-decoders from a picture to text against transformers: tiny random ones of every kind of shape."""
 
+import re
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from stentor.engine.model_config.seq2seq.text import TextToTextConfig
 from stentor.tests.parity.pictured import KINDS, READING, encoded_by, logits_of, picture, window
@@ -62,6 +64,34 @@ def test_greedy_tokens_are_transformers(pair: Pair) -> None:
         logits = ours.step([[token] for token in following])
     for row, made in enumerate(tokens):
         assert pair.logits(row, made)[len(start) - 1 : -1].argmax(1).tolist() == made[len(start) :]
+
+
+_OLDER = {
+    r"^encoder\.layers\.(\d+)\.": r"encoder.encoder.layer.\1.",
+    r"attention\.q_proj": "attention.attention.query",
+    r"attention\.k_proj": "attention.attention.key",
+    r"attention\.v_proj": "attention.attention.value",
+    r"attention\.o_proj": "attention.output.dense",
+    r"mlp\.fc1": "intermediate.dense",
+    r"mlp\.fc2": "output.dense",
+}
+"""Names of ViT's tensors in older files, by those of transformers 5."""
+
+
+def test_files_of_older_versions_are_read(tmp_path: Path) -> None:
+    pair = Pair("trocr", tmp_path)
+    file = tmp_path / "model.safetensors"
+    tensors = load_file(file)
+    for now, before in _OLDER.items():
+        at_encoder = ((re.sub(now, before, name) if name.startswith("encoder.") else name) for name in tensors)
+        tensors = dict(zip(at_encoder, tensors.values(), strict=True))
+    assert "encoder.encoder.layer.1.attention.attention.query.weight" in tensors
+    pooler = {f"encoder.pooler.dense.{which}": torch.ones(3) for which in ("weight", "bias")}
+    save_file({**tensors, **pooler}, file, {"format": "pt"})
+    ours = PagedEncoderDecoder(tmp_path)
+    ours.listen(pair.windows)
+    for row, made in enumerate(ours.step([[2, 5, 7]] * 3)):
+        torch.testing.assert_close(made, pair.logits(row, [2, 5, 7]), atol=3e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("kind", ["trocr", "donut", "florence"])

@@ -135,6 +135,7 @@ def test_what_such_a_model_cannot_do_is_refused(run: Run) -> None:
             (asked(shown, shown), "messages[0].content[1]", "at most 1 image"),
             (asked(shown, tools=[tool]), "tools", "calls nothing"),
             (asked(shown, truncate_prompt_tokens=3), "truncate_prompt_tokens", "not cut"),
+            (asked(shown, prompt_logprobs=1), "prompt_logprobs", "the model's encoder reads the prompt"),
             (asked(shown, "a" * 99), "messages", "context is 64 tokens"),
             (
                 {**asked(), "messages": [{"role": "system", "content": "x"}, *asked(shown)["messages"]]},
