@@ -165,7 +165,7 @@ def logits_of(model: Any, kind: str, pixels: torch.Tensor, text: Sequence[int], 
     with torch.inference_mode():
         if kind == "florence":
             states = model.model.get_image_features(pixels).pooler_output.shape[1]
-            ids = torch.tensor([[*[VOCAB - 1] * states, *text]])
+            ids = torch.tensor([[*[model.config.image_token_id] * states, *text]])
             made = model(input_ids=ids, pixel_values=pixels, decoder_input_ids=tokens)
         else:
             made = model(pixel_values=pixels, decoder_input_ids=tokens)
