@@ -62,8 +62,8 @@ def test_greedy_tokens_are_transformers(pair: Pair) -> None:
         for row, token in zip(tokens, following, strict=True):
             row.append(token)
         logits = ours.step([[token] for token in following])
-    for row, made in enumerate(tokens):
-        assert pair.logits(row, made)[len(start) - 1 : -1].argmax(1).tolist() == made[len(start) :]
+    for place, made in enumerate(tokens):
+        assert pair.logits(place, made)[len(start) - 1 : -1].argmax(1).tolist() == made[len(start) :]
 
 
 _OLDER = {
