@@ -15,6 +15,17 @@ from .seq2seq.bart import bart_config_from_hf
 from .seq2seq.seamless import MODEL_TYPES as SEAMLESS_TYPES
 from .seq2seq.seamless import TEXT_TO_TEXT as SEAMLESS_TEXT
 from .seq2seq.seamless import seamless_text_config_from_hf, version_of
+from .seq2seq.pictured import (
+    FLORENCE,
+    FLORENCE_TYPE,
+    FORMULAS,
+    FORMULAS_TYPE,
+    PAIRED,
+    PAIRED_TYPE,
+    florence_config_from_hf,
+    formulas_config_from_hf,
+    paired_config_from_hf,
+)
 from .seq2seq.t5 import ARCHITECTURES as T5
 from .seq2seq.t5 import t5_config_from_hf
 from .seq2seq.t5gemma import ARCHITECTURE as T5GEMMA
@@ -121,6 +132,9 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         name: Architecture(SEAMLESS_TYPES[version_of(name)], partial(seamless_config_from_hf, name))
         for name in SEAMLESS
     },
+    PAIRED: Architecture(PAIRED_TYPE, paired_config_from_hf),
+    FLORENCE: Architecture(FLORENCE_TYPE, florence_config_from_hf),
+    FORMULAS: Architecture(FORMULAS_TYPE, formulas_config_from_hf),
     SPEECH2TEXT: Architecture(SPEECH2TEXT_TYPE, speech_to_text_config_from_hf),
     KYUTAI: Architecture(KYUTAI_TYPE, lambda config, _generation: kyutai_config_from_hf(config)),
     VOXTRAL_REALTIME: Architecture(

@@ -1,4 +1,4 @@
-"""Describes encoder-decoders from text to text as values. Torch-free."""
+"""Describes encoder-decoders from text, or from a picture, to text as values. Torch-free."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from ..config_fields import ConfigError, Fields
 from ..spec.cache import CacheSpec
 from ..spec.model import Backbone, cache_groups_of
+from ..spec.picture_source import PictureSource
 from ..spec.seq2seq import EMBEDDING, Seq2SeqConfig
 from ..spec.token_input import TokenInputSpec
 
@@ -47,13 +48,6 @@ class Decoding:
         return self.decoder_stack.input
 
 
-class Stacked(Decoding):
-    """The same, of one whose encoder is a stack too."""
-
-    __slots__ = ()
-    encoder_stack: Stack
-
-
 class Rename(NamedTuple):
     """Stored names that begin with a match of the regular expression ``pattern`` begin, here, with what ``name`` makes
     of its groups."""
@@ -74,11 +68,14 @@ def renamed(stored: str, renames: Iterable[Rename]) -> str:
     return stored
 
 
-class TextToTextConfig(Stacked, Seq2SeqConfig, frozen=True, kw_only=True):
-    """An encoder of a text, and a decoder that attends to it."""
+class TextToTextConfig(Decoding, Seq2SeqConfig, frozen=True, kw_only=True):
+    """An encoder of a text, of a picture, or of a picture and a text behind it; and a decoder that attends to it."""
 
-    encoder_stack: Stack
+    encoder_stack: Stack | None
+    """Of texts; None if the decoder attends to what :attr:`pictures` makes of a picture."""
     decoder_stack: Stack
+    pictures: PictureSource | None = None
+    """None: a text is all that the encoder takes."""
     decoder_start: tuple[int, ...]
     """Tokens with which every output begins before the first sampled one."""
     bounded: bool = True
@@ -93,6 +90,13 @@ class TextToTextConfig(Stacked, Seq2SeqConfig, frozen=True, kw_only=True):
     """Tokens that no output contains."""
     unused: tuple[str, ...] = ()
     """Ends of the stored names of tensors that files may have and the model does not use."""
+
+    @property
+    def longest_text(self) -> int:
+        """Most tokens of a text that the encoder takes; 0 if it takes none."""
+        if self.encoder_stack is None:
+            return 0
+        return self.source_positions - (0 if self.pictures is None else self.pictures.states)
 
     @property
     def logits_scale(self) -> float:
@@ -110,24 +114,33 @@ class TextToTextConfig(Stacked, Seq2SeqConfig, frozen=True, kw_only=True):
         return renamed(stored, self.renames)
 
     def within(self, tokens: int) -> "TextToTextConfig":
-        """The model with encoder inputs and outputs of at most so many tokens each."""
-        decoder, encoder = (
-            replace(stack, layers=replace(stack.layers, max_position=tokens))
-            for stack in (self.decoder_stack, self.encoder_stack)
-        )
+        """The model with outputs of at most so many tokens, and texts of at most so many as the encoder's input unless
+        this has pictures."""
+        decoder = _within(self.decoder_stack, tokens)
+        if self.pictures is not None or self.encoder_stack is None:
+            return replace(self, max_position=tokens, decoder_stack=decoder)
+        encoder = _within(self.encoder_stack, tokens)
         return replace(self, source_positions=tokens, max_position=tokens, decoder_stack=decoder, encoder_stack=encoder)
 
     def check(self) -> "TextToTextConfig":
         """The config. Raises :class:`..config_fields.ConfigError` for contradictory fields."""
         for stack in (self.encoder_stack, self.decoder_stack):
-            for layer in stack.layers.layers:
+            for layer in () if stack is None else stack.layers.layers:
                 layer.check()
+        if self.encoder_stack is not None and self.longest_text < 1:
+            raise ConfigError(
+                f"a picture takes all of the encoder's {self.source_positions} positions, expected some for texts"
+            )
         if not self.decoder_start:
             raise ConfigError("no decoder_start_token_id is given, with which outputs begin")
         largest = max((*self.decoder_start, *self.eos_token_ids, *self.never))
         if largest >= self.vocab_size:
             raise ConfigError(f"the token {largest} is named, of a vocabulary of {self.vocab_size}")
         return self
+
+
+def _within(stack: Stack, tokens: int) -> Stack:
+    return replace(stack, layers=replace(stack.layers, max_position=tokens))
 
 
 def decoder_start_of(config: Mapping[str, object], generation: Mapping[str, object]) -> tuple[int, ...]:
