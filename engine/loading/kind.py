@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -109,9 +109,13 @@ def _config_file(path: Path) -> Path:
 
 def _config_of(path: Path) -> dict[str, object]:
     """The config; empty if it cannot be read, which loading the model reports better."""
-    file = _config_file(path)
+    return readable_json(_config_file(path), _MAX_CONFIG_BYTES)
+
+
+def readable_json(file: Path, most_bytes: int) -> dict[str, Any]:
+    """Empty if there is no readable file."""
     try:
-        if not file.is_file() or file.stat().st_size > _MAX_CONFIG_BYTES:
+        if not file.is_file() or file.stat().st_size > most_bytes:
             return {}
         found = msgspec.json.decode(file.read_bytes())
     except (OSError, msgspec.DecodeError):
