@@ -12,9 +12,6 @@ from .config_fields import ConfigError, Fields, UnknownArchitectureError
 from .hf.config import DECODERS, DecoderFamily, named_architecture
 from .seq2seq.bart import FAMILIES as BART
 from .seq2seq.bart import bart_config_from_hf
-from .seq2seq.seamless import MODEL_TYPES as SEAMLESS_TYPES
-from .seq2seq.seamless import TEXT_TO_TEXT as SEAMLESS_TEXT
-from .seq2seq.seamless import seamless_text_config_from_hf, version_of
 from .seq2seq.pictured import (
     FLORENCE,
     FLORENCE_TYPE,
@@ -26,6 +23,9 @@ from .seq2seq.pictured import (
     formulas_config_from_hf,
     paired_config_from_hf,
 )
+from .seq2seq.seamless import MODEL_TYPES as SEAMLESS_TYPES
+from .seq2seq.seamless import TEXT_TO_TEXT as SEAMLESS_TEXT
+from .seq2seq.seamless import seamless_text_config_from_hf, version_of
 from .seq2seq.t5 import ARCHITECTURES as T5
 from .seq2seq.t5 import t5_config_from_hf
 from .seq2seq.t5gemma import ARCHITECTURE as T5GEMMA
