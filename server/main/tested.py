@@ -45,6 +45,7 @@ PARITY: Final[Mapping[str, tuple[str, ...]]] = {
     "DiffLlamaForCausalLM": ("diffllama", "diffllama-biased"),
     "DoryForCausalLM": ("dory", "dory-once"),
     "Dots1ForCausalLM": ("dots1",),
+    "Emu3ForCausalLM": ("emu3-text",),
     "Ernie4_5_MoeForCausalLM": ("ernie-moe", "ernie-moe-biased"),
     "Ernie4_5ForCausalLM": ("ernie", "ernie-biased"),
     "Exaone4ForCausalLM": ("exaone4",),

@@ -404,6 +404,7 @@ ALIASES: Final[Mapping[str, str]] = {
     "InternS1ForConditionalGeneration": "InternVLForConditionalGeneration",
     "InternS2PreviewForConditionalGeneration": "Qwen3_5MoeForConditionalGeneration",
     "LightOnOCRForConditionalGeneration": "LightOnOcrForConditionalGeneration",
+    "MuseGlimmerForCausalLM": "MuseGlimmerForConditionalGeneration",
     "Ovis2_6ForCausalLM": "Ovis2_5",
     "Ovis2_6_MoeForCausalLM": "Ovis2_5",
     "SkyworkR1VChatModel": "InternVLChatModel",
