@@ -213,6 +213,7 @@ PARITY: Final[Mapping[str, tuple[str, ...]]] = {
     "ZayaForCausalLM": ("zaya", "zaya-windows"),
     "InklingForCausalLM": ("inkling", "inkling-wide"),
     "Inkling2ForCausalLM": ("inkling2", "inkling2-full"),
+    "Inkling2LoopForCausalLM": ("inkling2-mini",),
 }
 """By architecture: the tiny models whose logits and tokens :data:`PARITY_FILE` compares with transformers'; the names
 are the tests' parameters."""
@@ -278,6 +279,7 @@ MEDIA: Final[Mapping[str, tuple[str, ...]]] = {
     "Idefics3ForConditionalGeneration": ("idefics3",),
     "InklingForConditionalGeneration": ("inkling",),
     "Inkling2ForConditionalGeneration": ("inkling2",),
+    "Inkling2LoopForConditionalGeneration": ("inkling2_mini",),
     "InternS1ForConditionalGeneration": ("interns1",),
     "InternS2PreviewForConditionalGeneration": ("interns2",),
     "InternVLChatModel": ("internvl_chat", "internvl_internlm2"),

@@ -244,7 +244,7 @@ class ModelSpec(Backbone, frozen=True, kw_only=True):
             if self.per_layer is not None:
                 found.update(self.per_layer.shapes(f"{self.prefix}.{number}", self.hidden_size))
             if self.streams is not None:
-                found.update(self.streams.shapes(f"{self.prefix}.{number}", self.hidden_size, number))
+                found.update(self.streams.shapes(self.layer_prefix(number), self.hidden_size, self.stored(number)))
         if self.final_norm and self.layers[-1].norms.weighted:
             found[f"{self.final_norm}.weight"] = (self.hidden_size,)
         if self.final_norm and self.layers[-1].norms.bias:
