@@ -48,6 +48,7 @@ SCORERS: dict[str, Callable[[], Any]] = {
     "Qwen3": lambda: transformers.Qwen3ForSequenceClassification(transformers.Qwen3Config(**ONE_LABEL)),
     "Skywork's Llama": lambda: transformers.LlamaForSequenceClassification(transformers.LlamaConfig(**ONE_LABEL)),
     "Gemma": lambda: transformers.GemmaForSequenceClassification(transformers.GemmaConfig(**ONE_LABEL, head_dim=8)),
+    "GPT-J": lambda: transformers.GPTJForSequenceClassification(transformers.GPTJConfig(**GPT2, rotary_dim=4)),
 }
 
 

@@ -112,7 +112,12 @@ def inkling2_loop(fields: Fields, name: str) -> ModelSpec:
         raise ConfigError(f"{loop.layers} of {count} layers run {passes} times, expected at most {MOST_LAYERS} in all")
     runs = (*range(first), *[*range(first, end)] * passes, *range(end, count))
     stored = [_repeated(layer) if loop.repeats(at) else layer for at, layer in enumerate(spec.layers)]
-    return replace(spec, layers=tuple(stored[at] for at in runs), runs=runs if passes > 1 else ())
+    return replace(
+        spec,
+        layers=tuple(stored[at] for at in runs),
+        runs=runs if passes > 1 else (),
+        expands_experts=not fields.has("quantization_config"),
+    )
 
 
 def _with_usual_names(fields: Fields) -> Fields:

@@ -313,7 +313,9 @@ _FAMILIES: Final[Mapping[str, MediaFamily]] = {
     "Inkling2ForCausalLM": MediaFamily("inkling2_text", "inkling2_text", takes=""),
     "Inkling2ForConditionalGeneration": MediaFamily("inkling2", "inkling2_text"),
     "Inkling2LoopForCausalLM": MediaFamily("inkling2_loop_text", "inkling2_loop_text", takes=""),
-    "Inkling2LoopForConditionalGeneration": MediaFamily("inkling2_loop", "inkling2_loop_text"),
+    "Inkling2LoopForConditionalGeneration": MediaFamily(
+        "inkling2_loop", "inkling2_loop_text", of_whole=("quantization_config",)
+    ),
     "InternVLChatModel": MediaFamily("internvl_chat", "qwen2"),
     "InternVLForConditionalGeneration": MediaFamily("internvl", "qwen2", "images, video"),
     "IsaacForConditionalGeneration": MediaFamily("isaac", "isaac_text", own_text=True),

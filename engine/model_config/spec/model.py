@@ -189,6 +189,8 @@ class ModelSpec(Backbone, frozen=True, kw_only=True):
     """Layers before which the last norm also stands: those that begin a loop."""
     blocks_apart: bool = False
     """Whether files may number attention and network of a layer one by one, as ``mixer`` (Dory)."""
+    expands_experts: bool = False
+    """Whether files may have experts in four and eight bits that no description tells of (Inkling 2 Mini)."""
     logit_scales: str = ""
     """Stored name of a learned factor on each token's logit (Dory); "": none."""
     unused: tuple[str, ...] = ()
