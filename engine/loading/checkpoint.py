@@ -294,7 +294,8 @@ def _open_plain(folder: Path, model_impl: ModelImpl) -> Checkpoint:
         read = with_head(read, tensors)
         defaults = replace(defaults, unused=tuple(name for name in defaults.unused if name not in HONOURED))
     stored = sizes_of(tensors)
-    readable = (*DTYPES.values(), *QUANTIZED_DTYPES) if quantized else tuple(DTYPES.values())
+    coded = quantized is not None or (isinstance(read, ModelSpec) and read.expands_experts)
+    readable = (*DTYPES.values(), *QUANTIZED_DTYPES) if coded else tuple(DTYPES.values())
     unread = (each for each in tensors if each.dtype not in readable)
     odd = next((each for each in unread if not each.name.endswith((*_UNUSED, *_NUMBERS))), None)
     if odd is not None:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Final, get_args
+from typing import Any, Final, get_args
 
 import msgspec
 from msgspec.structs import replace
@@ -208,6 +208,10 @@ def _backbone(
         return run_by_transformers(unknown, described, config, model_impl)
 
 
+_NO_HEAD: Final[Mapping[str, Any]] = {"tie_embeddings": True, "head_bias": False, "head_transform": None}
+"""A decoder without an output head."""
+
+
 def _decoder(config: Mapping[str, object]) -> ModelSpec:
     """The spec of a decoder, stored with or without its output head.
 
@@ -254,7 +258,15 @@ def _decoder(config: Mapping[str, object]) -> ModelSpec:
         _check_states(made, own)
     if by_text:
         made = with_mixers(made, causal=True)
-    return replace(made, architecture=own, tie_embeddings=True, bidirectional=bidirectional, by_text=by_text)
+    if made.head_transform is not None and own.endswith("Classification"):
+        raise ConfigError(f"its architecture {own} has scores of a transformed token, which are not made here")
+    return replace(
+        made,
+        architecture=own,
+        **_NO_HEAD,
+        bidirectional=bidirectional,
+        by_text=by_text,
+    )
 
 
 def _tasks(folder: Path, config: Mapping[str, object]) -> TaskAdapters | None:

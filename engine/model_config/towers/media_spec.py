@@ -201,7 +201,7 @@ def _unnamed(config: Mapping[str, object]) -> int | None:
             return _QWENS_PAD
         case "fuyu", _:
             return _FUYU_PICTURE
-        case "inkling2", _:
+        case "inkling2" | "inkling2_loop", _:
             return _INKLING_PICTURE
         case "opencua", _:
             return _OPENCUA_PICTURE
