@@ -9,6 +9,7 @@ from ..config_fields import ConfigError, Fields
 from ..hf.dense import gemma2
 from ..spec.layer import Norms
 from ..spec.model import ModelSpec, with_layers, with_mixers
+from ..spec.seq2seq import EMBEDDING
 from .text import Rename, Stack, TextToTextConfig, decoder_start_of, eos_of, never_of
 
 ARCHITECTURE: Final = "T5GemmaForConditionalGeneration"
@@ -49,9 +50,9 @@ def t5gemma_config_from_hf(config: Mapping[str, object], generation: Mapping[str
     cross = replace(attention, name="cross_attn", rope=None, window=0, encoded=encoder.hidden_size)
     norms = replace(NORMS, cross_in="pre_cross_attn_layernorm", cross_out="post_cross_attn_layernorm")
     decoder = with_layers(decoder, cross=cross, norms=norms)
-    made = join_stacks(ARCHITECTURE, encoder, decoder, {**bos_and_eos(told["decoder"]), **config}, generation)
-    stack = replace(made.encoder_stack, words="model.encoder.embed_tokens")
-    return replace(made, encoder_stack=stack, renames=(HEAD,)).check()
+    said, words = {**bos_and_eos(told["decoder"]), **config}, "model.encoder.embed_tokens"
+    made = join_stacks(ARCHITECTURE, encoder, decoder, said, generation, words=words)
+    return replace(made, renames=(HEAD,)).check()
 
 
 def join_stacks(
@@ -60,8 +61,10 @@ def join_stacks(
     decoder: ModelSpec,
     config: Mapping[str, object],
     generation: Mapping[str, object],
+    *,
+    words: str = EMBEDDING,
 ) -> TextToTextConfig:
-    """Two Gemmas as one model, whose stacks share their embeddings; not checked."""
+    """Two Gemmas as one model, not checked. ``words``: name of the encoder's embeddings."""
     return TextToTextConfig(
         architecture=architecture,
         vocab_size=decoder.vocab_size,
@@ -71,7 +74,7 @@ def join_stacks(
         num_heads=decoder.layers[0].attention.heads,
         max_position=decoder.max_position,
         eos_token_ids=eos_of(config, generation),
-        encoder_stack=Stack(encoder, encoder.input, "model.encoder.norm"),
+        encoder_stack=Stack(encoder, encoder.input, "model.encoder.norm", words),
         decoder_stack=Stack(decoder, decoder.input, "model.decoder.norm"),
         decoder_start=decoder_start_of(config, generation),
         never=never_of(config, generation),

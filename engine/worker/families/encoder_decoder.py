@@ -150,7 +150,7 @@ class TextToText(EncoderDecoderFamily):
         self.one = f"{self.inputs[:-1]} and what is written about it"
 
     def named(self, inputs: int) -> str:
-        if self.spec.pictures is not None:
+        if self._read.pictures is not None:
             return f"{inputs} pictures of {self.spec.source_positions} states"
         return f"{inputs} texts of {self.spec.source_positions} tokens"
 

@@ -101,9 +101,9 @@ def test_every_so_manieth_layer_of_switch_transformers_has_experts() -> None:
 
 def test_embeddings_of_fsmt_are_apart_unless_it_ties_them() -> None:
     found = read({"model_type": "fsmt"})
-    assert (found.encoder_stack.words, found.head) == ("model.encoder.embed_tokens", "lm_head")
+    assert (encoder_of(found).words, found.head) == ("model.encoder.embed_tokens", "lm_head")
     tied = read({"model_type": "fsmt", "tie_word_embeddings": True})
-    assert (tied.encoder_stack.words, tied.head) == ("model.decoder.embed_tokens", "")
+    assert (encoder_of(tied).words, tied.head) == ("model.decoder.embed_tokens", "")
     assert (tied.vocab_size, tied.decoder_input.first, tied.decoder_start) == (42024, 2, (2,))
 
 

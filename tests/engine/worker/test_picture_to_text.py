@@ -123,7 +123,7 @@ def test_a_picture_of_another_shape_ends_its_request_alone(served: Served) -> No
     end = engine.outcomes[wrong, 0].finished
     assert end is not None
     assert end.reason == "error"
-    assert "the model cannot take the picture: its pixels are [1, 1, 128" in end.message
+    assert "the model cannot take the picture: its pixels are [1, 1, 128" in (end.message or "")
     assert len(served.results(right, 1)) == 1
 
 
