@@ -96,8 +96,6 @@ def draw_setting(rng: random.Random, models: Sequence[str], split: float = 0.0) 
         numerics["kv_cache_dtype"] = rng.choice(["int8", "fp8", "bfloat16", "float16"])
     if rng.random() < 0.15:
         numerics["mamba_cache_dtype"] = rng.choice(["bfloat16", "float16"])
-    if rng.random() < 0.15:
-        numerics["quantization"] = "int8"
     if rng.random() < split:
         worker["pipeline_parallel_size"] = 2
     elif rng.random() < split:

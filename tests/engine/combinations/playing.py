@@ -105,7 +105,7 @@ class Models:
         """What one sequence gets of an engine with nothing else to do."""
         plain: dict[str, Any] = {"threads": 1}
         adapter = self.adapter(setting.model, ask.adapter)
-        if adapter is not None:
+        if adapter is not None and setting.worker.get("enable_lora"):
             plain |= {"enable_lora": True, "max_loras": 1, "max_lora_rank": 4}
         if ask.params.routed_experts is not None:
             plain["return_routed_experts"] = True

@@ -71,6 +71,11 @@ def test_a_crowd_with_all_that_a_dense_model_can_have_gets_what_each_gets_alone(
     assert _check(Case(setting=setting, asks=asks, events=events), models) == ""
 
 
+def test_a_draft_model_whose_layers_are_called_computes_also_while_rows_leave(models: Models) -> None:
+    setting = Setting(model="deepseek-v3-dense", worker={"threads": 1, "max_num_seqs": 3}, drafts="near", depth=8)
+    assert _check(Case(setting=setting, asks=draw_asks(random.Random(6), setting, 3), events=[]), models) == ""
+
+
 @pytest.mark.proof
 def test_a_difference_is_noticed_and_made_small(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the plain engine is asked for one that is drawn with another seed."""
