@@ -37,7 +37,7 @@ NOT_QUICK := $(addprefix tests/server/,parsing/tools/test_grammars.py grammar/te
 TURN ?= $(shell git rev-list --count HEAD 2>/dev/null || echo 0)
 COMPILE = TRITON_INTERPRET=0 $(PYTEST) --turn $(TURN) tests/compile
 
-.PHONY: help venv serve pull pictures newcomer test every quick lint format chromium try-chromium pytest proof faults compile kernels arm sanitize chaos soak mix properties schemas reference gpu gpu-smoke gpu-tests gpu-bench gpu-wheels bench peers quality steps voice wer rtf embeddings clean
+.PHONY: help venv serve pull pictures newcomer test every quick lint format chromium try-chromium pytest proof faults compile kernels arm sanitize chaos soak mix properties combinations schemas reference gpu gpu-smoke gpu-tests gpu-bench gpu-wheels bench peers quality steps voice wer rtf embeddings clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -143,6 +143,9 @@ soak: $(STAMP) ## ten minutes of full load, and the memory of every process; fig
 
 properties: $(STAMP) ## properties on more examples than `make test` has time for; ARGS="tests/kernels" picks some
 	$(PYTEST) $(if $(ARGS),,$(SHARED)) --hypothesis-profile=more --timeout 1800 -m hypothesis $(if $(ARGS),$(ARGS),tests)
+
+combinations: $(STAMP) ## random combinations of a tiny model, options, requests and mishaps: each sequence gets what it gets alone; ARGS="--seconds 600 --start 1000"
+	$(BIN)/python -P -m stentor.tests.engine.combinations $(ARGS)
 
 schemas: $(STAMP) ## 200 JSON schemas through the real server at temperature 1.5: what ends must validate; then 200 texts to extract from, beside vLLM where it is installed; figures go to RESULTS
 	$(BIN)/python -P -m stentor.tests.e2e.schema_proof --output $(RESULTS)/2026-11-schemas-cpu.json $(ARGS)

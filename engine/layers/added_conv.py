@@ -1,5 +1,6 @@
 """Convolutions over the last tokens that are added to what they convolve (Inkling)."""
 
+from copy import copy
 from typing import Any
 
 import torch
@@ -27,6 +28,12 @@ class AddedConv:
         for (name, size), part in zip(spec.parts, parts, strict=True):
             stored = size, 1, spec.width
             weights.add(f"{prefix}.{name}.weight", part, shape=stored, read=lambda taps: taps.squeeze(1))
+
+    def again(self, layer: int) -> "AddedConv":
+        """The same weights over the states of another layer."""
+        found = copy(self)
+        found._layer = layer
+        return found
 
     def __call__(self, x: Stream, batch: ForwardBatch) -> Stream:
         """x [tokens, channels] → the same; writes the state."""

@@ -109,15 +109,18 @@ class Layer:
     def again(
         self, weights: WeightMap, layer: int, model: Backbone, rotary: RotaryTables, context: LayerContext
     ) -> "Layer":
-        """The layer numbered ``layer``, of a later loop, with the weights of this one, which must attend."""
-        assert self._mixer is not None
+        """The layer numbered ``layer``, of a later loop, with the weights of this one, whose mixer must attend."""
+        found = copy(self)
+        if self._network is not None:
+            found._network = self._network.of(self._network.part, layer)
+        if self._mixer is None:
+            return found
         attention = self._mixer.part
         assert isinstance(attention, Attention)
-        found = copy(self)
         if model.layers[layer].attention.loop is not None:
-            found._mixer = self._mixer.of(LoopAttention(attention, weights, layer, model, rotary, context))
+            found._mixer = self._mixer.of(LoopAttention(attention, weights, layer, model, rotary, context), layer)
         else:
-            found._mixer = self._mixer.of(attention.again(model.cache_index(layer)))
+            found._mixer = self._mixer.of(attention.again(model.cache_index(layer), layer), layer)
         return found
 
     def __call__(

@@ -317,7 +317,7 @@ class RoundedNorm(_ExactNorm):
 
 
 class NormsApart(_ExactNorm):
-    """Several inputs side by side, each with a norm of its own (Inkling 2)."""
+    """Several inputs side by side, each with a norm of its own (Inkling 2), or all with one (Inkling 2 Mini)."""
 
     _called = "norms of several inputs"
 
@@ -348,7 +348,9 @@ def make_norm(
     size, eps, plus_one = model.hidden_size, model.norm_eps, model.norm_plus_one
     if like.inputs and own == like.mixer_in:
         exact = replace(context, dtype=torch.float32)
-        return NormsApart([RMSNorm(weights, name.format(each), size, eps, exact) for each in like.inputs], size)
+        stored_names = [name.format(each) for each in like.inputs]
+        norms = {each: RMSNorm(weights, each, size, eps, exact) for each in dict.fromkeys(stored_names)}
+        return NormsApart([norms[each] for each in stored_names], size)
     if like.out_eps and own in (like.mixer_out, like.mlp_out):
         eps = like.out_eps
     elif like.in_eps and own in (like.mixer_in, like.mlp_in):

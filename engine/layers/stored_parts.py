@@ -11,6 +11,7 @@ from ..model_config.spec.attention import AttentionSpec
 from ..model_config.spec.mlp import MLPSpec
 from ..model_config.spec.model import Backbone, ModelSpec
 from ..quantization.formats import FP8_BLOCK
+from .expanded_experts import expanded_experts
 from .linear.weights import WeightError
 
 _WEIGHT, _SCALE = ".weight", ".weight_scale_inv"
@@ -23,7 +24,7 @@ def as_divided(model: ModelSpec, tensors: Iterable[tuple[str, torch.Tensor]]) ->
     """The tensors as the decoder divides them. Raises :class:`WeightError` for parts that do not fit."""
     if model.blocks_apart:
         tensors = ((_BLOCK.sub(_in_pairs, name), tensor) for name, tensor in tensors)
-    return _whole_heads(model, _whole_embeddings(model, _gates_apart(model, tensors)))
+    return expanded_experts(model, _whole_heads(model, _whole_embeddings(model, _gates_apart(model, tensors))))
 
 
 def _in_pairs(block: re.Match[str]) -> str:

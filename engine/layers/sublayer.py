@@ -50,11 +50,13 @@ class Sublayer(Generic[P]):
         self._stream_scale, self._renews = stream_scale, renews
         self._late = self._late_part()
 
-    def of(self, part: P) -> "Sublayer[P]":
-        """The same around another part."""
+    def of(self, part: P, layer: int) -> "Sublayer[P]":
+        """The same around another part, over the states of ``layer``."""
         found = copy(self)
         found.part = part
         found._late = found._late_part()
+        if self._conv is not None:
+            found._conv = self._conv.again(layer)
         return found
 
     def _late_part(self) -> Attention | MLP | None:

@@ -53,11 +53,11 @@ CheckpointFormat = Literal["safetensors", "pytorch", "gguf", "ct2", "dummy"]
 
 _CT2_FILE = "model.bin"
 _UNUSED = (
-    *(".attn.bias", ".attention.bias", ".num_batches_tracked"),
+    *(".attn.bias", ".attention.bias", ".crossattention.bias", ".num_batches_tracked", ".relative_position_index"),
     *(f".ple_embedding.{each}" for each in ("layer_multipliers", "ngram_heads_vocab_sizes", "ngram_heads_offsets")),
 )
 """Integers that are not used: attention masks in files of GPT-2 and GPT-NeoX, counts of norms over batches, and what
-follows from the configuration in files of Qwen4."""
+follows from the configuration in files of Swin and Qwen4."""
 _NUMBERS = (".tid2eid",)
 """Tables of integers in files of DeepSeek-V4."""
 
@@ -294,7 +294,8 @@ def _open_plain(folder: Path, model_impl: ModelImpl) -> Checkpoint:
         read = with_head(read, tensors)
         defaults = replace(defaults, unused=tuple(name for name in defaults.unused if name not in HONOURED))
     stored = sizes_of(tensors)
-    readable = (*DTYPES.values(), *QUANTIZED_DTYPES) if quantized else tuple(DTYPES.values())
+    coded = quantized is not None or (isinstance(read, ModelSpec) and read.expands_experts)
+    readable = (*DTYPES.values(), *QUANTIZED_DTYPES) if coded else tuple(DTYPES.values())
     unread = (each for each in tensors if each.dtype not in readable)
     odd = next((each for each in unread if not each.name.endswith((*_UNUSED, *_NUMBERS))), None)
     if odd is not None:

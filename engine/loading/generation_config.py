@@ -6,6 +6,7 @@ import msgspec
 
 from ..model_config.config_fields import Fields
 from ..model_config.hf.ends import implied_ends
+from ..model_config.seq2seq.text import TextToTextConfig
 from ..model_config.spec.model import ModelSpec
 
 _END_OF_TURN_KEYS = ("eos_token_id", "eot_token_id", "eom_token_id")
@@ -51,14 +52,14 @@ def generation_config_from_hf(
     config: Mapping[str, object], generation: Mapping[str, object], spec: object = None
 ) -> GenerationConfig:
     """From config.json and generation_config.json ({} if missing). ``spec``: what config.json describes; of a decoder
-    it has the tokens that a text part names.
+    or of an encoder-decoder it has the tokens that a part names.
 
     A generation config without sampling means greedy decoding, but authors rarely intend that. As in other servers,
     only the values that it names are used. Raises :class:`..model_config.config_fields.ConfigError`.
     """
     fields = Fields(generation)
     eos = {*Fields(config).token_ids("eos_token_id"), *fields.token_ids("eos_token_id")}
-    of_text = spec.eos_token_ids if isinstance(spec, ModelSpec) else ()
+    of_text = spec.eos_token_ids if isinstance(spec, ModelSpec | TextToTextConfig) else ()
     return GenerationConfig(
         eos_token_ids=tuple(sorted(eos)),
         implied_eos_token_ids=() if eos or spec is None else of_text or implied_ends(config),

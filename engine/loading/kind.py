@@ -2,12 +2,14 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
 from ..model_config.encoders.hf import is_encoder
 from ..model_config.hf.qwen3_asr import is_aligner
+from ..model_config.seq2seq.seamless import MODEL_TYPES as SEAMLESS_TYPES
+from ..model_config.speech.seamless import SPEECH_TO_TEXT as SEAMLESS
 from .voice_files import KOKORO_TYPE
 
 ModelKind = Literal["chat", "transcription", "speech", "embedding"]
@@ -20,6 +22,7 @@ _TRANSCRIPTION: Final = frozenset(
         *("cohere_asr", "CohereAsrForConditionalGeneration"),
         *("parakeet_ctc", "parakeet_rnnt", "ParakeetForRNNT", "parakeet_tdt", "ParakeetForTDT"),
         *("kyutai_speech_to_text", "KyutaiSpeechToTextForConditionalGeneration"),
+        *SEAMLESS,
         *("speech_to_text", "Speech2TextForConditionalGeneration"),
         *("nemotron_asr_streaming", "NemotronAsrStreamingForRNNT", "nemotron3_5_asr", "Nemotron3_5AsrForRNNT"),
     }
@@ -31,7 +34,8 @@ _SPEAKING: Final = frozenset(
         *("vits", "VitsModel", "pocket_tts", "PocketTTSForConditionalGeneration", KOKORO_TYPE),
         *("gradium_phonon_tts", "GradiumPhononTTSForConditionalGeneration"),
         *("csm", "CsmForConditionalGeneration", "dia", "DiaForConditionalGeneration"),
-        *("bark", "BarkModel"),
+        *("bark", "BarkModel", "musicgen", "MusicgenForConditionalGeneration"),
+        *(f"{version}ForTextToSpeech" for version in SEAMLESS_TYPES),
         *("higgs_audio_v2", "HiggsAudioV2ForConditionalGeneration"),
         *("vibevoice", "VibeVoiceForConditionalGeneration", "SpeechT5ForTextToSpeech"),
     }
@@ -105,9 +109,13 @@ def _config_file(path: Path) -> Path:
 
 def _config_of(path: Path) -> dict[str, object]:
     """The config; empty if it cannot be read, which loading the model reports better."""
-    file = _config_file(path)
+    return readable_json(_config_file(path), _MAX_CONFIG_BYTES)
+
+
+def readable_json(file: Path, most_bytes: int) -> dict[str, Any]:
+    """Empty if there is no readable file."""
     try:
-        if not file.is_file() or file.stat().st_size > _MAX_CONFIG_BYTES:
+        if not file.is_file() or file.stat().st_size > most_bytes:
             return {}
         found = msgspec.json.decode(file.read_bytes())
     except (OSError, msgspec.DecodeError):

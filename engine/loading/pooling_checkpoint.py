@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Final, get_args
+from typing import Any, Final, get_args
 
 import msgspec
 from msgspec.structs import replace
@@ -37,7 +37,7 @@ from ..model_config.encoders.transformers_config import TransformersEncoder, tra
 from ..model_config.hf.config import model_spec_from_hf
 from ..model_config.hf.qwen3_asr import in_transformers_form
 from ..model_config.hf.text_part import JINA_V4, MEDIA_FAMILIES
-from ..model_config.registry import run_by_transformers
+from ..model_config.registry import asked_of_transformers, run_by_transformers
 from ..model_config.spec.attention import AttentionSpec
 from ..model_config.spec.encoder import EncoderConfig
 from ..model_config.spec.model import Backbone, ModelSpec, TaskAdapters, checked, with_mixers
@@ -199,13 +199,17 @@ def _backbone(
     """``masked``: whether its masked-language head is used."""
     described = partial(transformers_encoder, masked=masked)
     if model_impl == "transformers":
-        return described(config)
+        return asked_of_transformers(described, config)
     if is_encoder(config):
         return encoder_config_from_hf(config)
     try:
         return _decoder(config)
     except UnknownArchitectureError as unknown:
         return run_by_transformers(unknown, described, config, model_impl)
+
+
+_NO_HEAD: Final[Mapping[str, Any]] = {"tie_embeddings": True, "head_bias": False, "head_transform": None}
+"""A decoder without an output head."""
 
 
 def _decoder(config: Mapping[str, object]) -> ModelSpec:
@@ -254,7 +258,15 @@ def _decoder(config: Mapping[str, object]) -> ModelSpec:
         _check_states(made, own)
     if by_text:
         made = with_mixers(made, causal=True)
-    return replace(made, architecture=own, tie_embeddings=True, bidirectional=bidirectional, by_text=by_text)
+    if made.head_transform is not None and own.endswith("Classification"):
+        raise ConfigError(f"its architecture {own} has scores of a transformed token, which are not made here")
+    return replace(
+        made,
+        architecture=own,
+        **_NO_HEAD,
+        bidirectional=bidirectional,
+        by_text=by_text,
+    )
 
 
 def _tasks(folder: Path, config: Mapping[str, object]) -> TaskAdapters | None:

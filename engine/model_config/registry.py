@@ -12,6 +12,20 @@ from .config_fields import ConfigError, Fields, UnknownArchitectureError
 from .hf.config import DECODERS, DecoderFamily, named_architecture
 from .seq2seq.bart import FAMILIES as BART
 from .seq2seq.bart import bart_config_from_hf
+from .seq2seq.pictured import (
+    FLORENCE,
+    FLORENCE_TYPE,
+    FORMULAS,
+    FORMULAS_TYPE,
+    PAIRED,
+    PAIRED_TYPE,
+    florence_config_from_hf,
+    formulas_config_from_hf,
+    paired_config_from_hf,
+)
+from .seq2seq.seamless import MODEL_TYPES as SEAMLESS_TYPES
+from .seq2seq.seamless import TEXT_TO_TEXT as SEAMLESS_TEXT
+from .seq2seq.seamless import seamless_text_config_from_hf, version_of
 from .seq2seq.t5 import ARCHITECTURES as T5
 from .seq2seq.t5 import t5_config_from_hf
 from .seq2seq.t5gemma import ARCHITECTURE as T5GEMMA
@@ -60,6 +74,8 @@ from .speech.moonshine import moonshine_config_from_hf
 from .speech.moonshine_streaming import ARCHITECTURE as MOONSHINE_STREAMING
 from .speech.moonshine_streaming import MODEL_TYPE as MOONSHINE_STREAMING_TYPE
 from .speech.moonshine_streaming import moonshine_streaming_config_from_hf
+from .speech.seamless import SPEECH_TO_TEXT as SEAMLESS
+from .speech.seamless import seamless_config_from_hf
 from .speech.speech_to_text import ARCHITECTURE as SPEECH2TEXT
 from .speech.speech_to_text import MODEL_TYPE as SPEECH2TEXT_TYPE
 from .speech.speech_to_text import speech_to_text_config_from_hf
@@ -108,6 +124,17 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     T5GEMMA: Architecture(T5GEMMA_TYPE, t5gemma_config_from_hf),
     T5GEMMA2: Architecture(T5GEMMA2_TYPE, t5gemma2_config_from_hf),
     **{name: Architecture(each.model_type, partial(bart_config_from_hf, name)) for name, each in BART.items()},
+    **{
+        name: Architecture(SEAMLESS_TYPES[version_of(name)], partial(seamless_text_config_from_hf, name))
+        for name in SEAMLESS_TEXT
+    },
+    **{
+        name: Architecture(SEAMLESS_TYPES[version_of(name)], partial(seamless_config_from_hf, name))
+        for name in SEAMLESS
+    },
+    PAIRED: Architecture(PAIRED_TYPE, paired_config_from_hf),
+    FLORENCE: Architecture(FLORENCE_TYPE, florence_config_from_hf),
+    FORMULAS: Architecture(FORMULAS_TYPE, formulas_config_from_hf),
     SPEECH2TEXT: Architecture(SPEECH2TEXT_TYPE, speech_to_text_config_from_hf),
     KYUTAI: Architecture(KYUTAI_TYPE, lambda config, _generation: kyutai_config_from_hf(config)),
     VOXTRAL_REALTIME: Architecture(
@@ -124,12 +151,23 @@ def read_config(
     Raises :class:`.config_fields.ConfigError` for an unsupported architecture, and missing or wrong fields.
     """
     if implementation == "transformers":
-        return transformers_spec(config)
+        return asked_of_transformers(transformers_spec, config)
     known = {name: each.model_type for name, each in ARCHITECTURES.items()}
     try:
         return ARCHITECTURES[named_architecture(config, known)].read(config, generation)
     except UnknownArchitectureError as unknown:
         return run_by_transformers(unknown, transformers_spec, config, implementation)
+
+
+def asked_of_transformers(read: Callable[[Mapping[str, object]], T], config: Mapping[str, object]) -> T:
+    """Read a config.json with ``read`` because the operator named transformers' code.
+
+    Raises :class:`.config_fields.ConfigError`, which names the option, if that fails.
+    """
+    try:
+        return read(config)
+    except ConfigError as error:
+        raise ConfigError(f"with --model-impl transformers, {error}") from error
 
 
 def run_by_transformers(

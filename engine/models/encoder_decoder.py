@@ -1,4 +1,4 @@
-"""Encoder-decoders: an encoder of a window of audio, or of a text, and a decoder with cross-attention to it.
+"""Encoder-decoders: an encoder of a window of audio, a text or a picture, and a decoder with cross-attention to it.
 
 The decoder's keys and values are in the caller's paged cache, as for any decoder. The keys and values of the input are
 computed once and stored in paged *encoder slots*: slot p has the blocks [p · slot_blocks, (p + 1) ·
@@ -25,20 +25,23 @@ from ..layers.linear.quantized import Delta
 from ..layers.linear.weights import WeightError, WeightMap
 from ..layers.norm import Unnormalised, joined, make_norm
 from ..layers.rotary import RotaryTables
-from ..model_config.seq2seq.text import TextToTextConfig
+from ..model_config.seq2seq.text import UNUSED_PART, TextToTextConfig
 from ..model_config.spec.seq2seq import EMBEDDING, ENCODER_BLOCK, Seq2SeqConfig
 from ..model_config.speech.encoder_decoder import EncoderDecoderConfig
 from ..model_config.speech.fast_conformer import FastConformerConfig
 from ..model_config.speech.moonshine import MoonshineConfig
 from ..model_config.speech.moonshine_streaming import MoonshineStreamingConfig
+from ..model_config.speech.seamless import SeamlessConfig
 from ..model_config.speech.speech_to_text import Speech2TextConfig
 from ..model_config.speech.whisper import WhisperConfig
 from .encoder_stack import AudioEncoder, EncodedWindows, Windows, adapted_rows, go_on
 from .input_embedding import InputEmbedding, word_table
+from .picture_encoder import PictureEncoder
 from .speech.alignment import Aligned, token_times
 from .speech.fast_conformer import FastConformer, Projection
 from .speech.moonshine import MoonshineEncoder
 from .speech.moonshine_streaming import MoonshineStreamingEncoder
+from .speech.seamless import SeamlessEncoder
 from .speech.speech_to_text import Speech2TextEncoder
 from .speech.whisper import WhisperEncoder
 from .text_encoder import TextEncoder
@@ -54,21 +57,24 @@ _ENCODERS: Mapping[type[EncoderDecoderConfig], Callable[[WeightMap, Any, LayerCo
     MoonshineConfig: MoonshineEncoder,
     MoonshineStreamingConfig: MoonshineStreamingEncoder,
     FastConformerConfig: _conformer,
+    SeamlessConfig: SeamlessEncoder,
     Speech2TextConfig: Speech2TextEncoder,
 }
-_UNUSED = (".num_batches_tracked", "featurizer.window", "featurizer.fb")
-"""Tensors of training and of features in files of Canary and Cohere Transcribe."""
+_UNUSED = (UNUSED_PART, ".num_batches_tracked", "featurizer.window", "featurizer.fb")
+"""Tensors of parts that are not used, of training and of features."""
 _WINDOWS_AT_ONCE = 8
 """Windows encoded together, which bounds the memory; on a CPU a single one keeps the cores busy."""
 
 
 def _encoder_of(
     weights: WeightMap, config: Seq2SeqConfig, context: LayerContext, words: PackedTable | torch.Tensor
-) -> AudioEncoder | TextEncoder:
+) -> AudioEncoder | PictureEncoder | TextEncoder:
     if isinstance(config, TextToTextConfig):
         stack = config.encoder_stack
-        if stack.words != EMBEDDING:
+        if stack is not None and stack.words != EMBEDDING:
             words = word_table(weights, stack.words, stack.layers, context)
+        if config.pictures is not None:
+            return PictureEncoder(weights, config, context, words)
         return TextEncoder(weights, config, context, words)
     assert isinstance(config, EncoderDecoderConfig)
     return _ENCODERS[type(config)](weights, config, context)
@@ -90,7 +96,7 @@ def _one_embedding(
 
 
 class EncoderDecoder:
-    """Audio, or a text, and token ids in, hidden states and logits out.
+    """Audio, a text or a picture, and token ids in, hidden states and logits out.
 
     ``caches`` are those of the decoder's self-attention. ``cross_caches`` are those of the config's ``cross_group``, in
     blocks of :data:`..model_config.spec.seq2seq.ENCODER_BLOCK`, written by :meth:`write_encodings`. Both
@@ -127,6 +133,11 @@ class EncoderDecoder:
         self._cross: tuple[npt.NDArray[np.int32], kernels.AttentionBatch] | None = None
         """The last arguments of :meth:`cross_batch`, and its result."""
 
+    @property
+    def sees(self) -> bool:
+        """Whether windows are pictures, which the encoder may refuse (ValueError)."""
+        return isinstance(self.encoder, PictureEncoder)
+
     def _bias_of(self, config: TextToTextConfig) -> torch.Tensor:
         """What is added to logits, float32 [vocabulary]: the stored bias, and -inf for tokens that no output has."""
         stored = self.context.zeros(config.vocab_size)
@@ -144,7 +155,10 @@ class EncoderDecoder:
         config = self.config
         copied = () if config.head else ("proj_out.weight", "lm_head.weight")  # the embeddings
         unused = config.unused if isinstance(config, TextToTextConfig) else ()
-        self.weights.load(_one_embedding(config, tensors), ignore=(*copied, *unused, *_UNUSED))
+        named = _one_embedding(config, tensors)
+        if isinstance(self.encoder, PictureEncoder):
+            named = self.encoder.converted(named)
+        self.weights.load(named, ignore=(*copied, *unused, *_UNUSED))
 
     def cross_batch(
         self, encoder_slots: npt.NDArray[np.integer] | Sequence[int], lengths: npt.NDArray[np.integer] | Sequence[int]

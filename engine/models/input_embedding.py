@@ -60,10 +60,16 @@ class InputEmbedding:
         if spec.sum:
             self._sum = ScaledStream(weights, spec.sum, model.hidden_size, context)
 
-    def __call__(self, batch: ForwardBatch, *, adds_words: bool = False) -> Stream:
+    def __call__(
+        self,
+        batch: ForwardBatch,
+        *,
+        adds_words: bool = False,
+        given: tuple[torch.Tensor, torch.Tensor] | None = None,
+    ) -> Stream:
         """The stream [tokens, hidden] before the first layer. ``adds_words``: as :meth:`adds_words` says of the
-        batch."""
-        stream = self._embedded(batch.tokens, batch.positions)
+        batch. ``given``: places of tokens, int64 [n], with what stands for their embeddings, [n, hidden]."""
+        stream = self._embedded(batch.tokens, batch.positions, given)
         if self._ngrams is not None:
             stream = changed(stream, "embeddings of n-grams", self._ngrams, batch)
         if adds_words:
@@ -110,7 +116,12 @@ class InputEmbedding:
         """Whether an adapter in one of these slots changes embeddings."""
         return self._adapted is not None and any(self._adapted.get(slot) is not None for slot in slots)
 
-    def _embedded(self, tokens: torch.Tensor | TracedTokens, positions: torch.Tensor) -> Stream:
+    def _embedded(
+        self,
+        tokens: torch.Tensor | TracedTokens,
+        positions: torch.Tensor,
+        given: tuple[torch.Tensor, torch.Tensor] | None = None,
+    ) -> Stream:
         if isinstance(tokens, TracedTokens):
             assert not self._norm_first, "encoder-decoders are not recorded"
             assert self._apart is None, "encoder-decoders are not recorded"
@@ -118,6 +129,9 @@ class InputEmbedding:
             learned = self._positions.weight if isinstance(self._positions, PackedTable) else None
             return tokens.embed(self.words.weight, self._scale, learned)
         rows = self.of(tokens)
+        if given is not None:
+            places, embeddings = given
+            rows = rows.index_copy(0, places, embeddings.to(rows.dtype))
         if self._norm_first:
             normed = self._normed(rows)
             assert isinstance(normed, torch.Tensor)

@@ -32,7 +32,9 @@ class TextEncoder:
     ) -> None:
         """``words``: :func:`.input_embedding.word_table` of the stack, which the decoder may have too."""
         stack, self._config, self._context = config.encoder_stack, config, context
+        assert stack is not None
         model = stack.layers
+        self._model = model
         self._input = InputEmbedding(weights, words, stack.input, model, context)
         self._rotary = RotaryTables(model.max_position, model.max_position, context, weights=weights)
         self._layers = [Layer(weights, layer, model, self._rotary, context) for layer in range(len(model.layers))]
@@ -47,19 +49,37 @@ class TextEncoder:
 
         ``after_layer``: called behind every layer.
         """
-        longest, device = self._config.source_positions, self._context.device
+        longest = self._config.source_positions
         texts = [
             torch.frombuffer(bytearray(text), dtype=torch.int32).long() if len(text) else torch.zeros(longest).long()
             for text in windows
         ]
-        lengths = [len(text) for text in texts]
+        return self.encode(texts, (), after_layer)
+
+    def encode(
+        self,
+        texts: Sequence[torch.Tensor],
+        states: Sequence[torch.Tensor],
+        after_layer: Callable[[], None] | None = None,
+    ) -> EncodedWindows:
+        """Encode texts, int64 tokens each, behind ``states`` [states, hidden] of each, which stand as embeddings do; or
+        alone."""
+        device = self._context.device
+        begins = [len(each) for each in states] or [0] * len(texts)
+        lengths = [begin + len(text) for begin, text in zip(begins, texts, strict=True)]
         varlen = VarlenBatch(torch.tensor([0, *lengths]).cumsum(0).int(), max(lengths))
-        batch = ForwardBatch.whole(torch.cat(texts).to(device), varlen)
+        parts = (part for begin, text in zip(begins, texts, strict=True) for part in (text.new_zeros(begin), text))
+        batch = ForwardBatch.whole(torch.cat([*parts]).to(device), varlen)
         delta: Delta | None = None
-        residual = self._input(batch)
+        given: tuple[torch.Tensor, torch.Tensor] | None = None
+        if states:
+            firsts = torch.tensor([0, *lengths[:-1]]).cumsum(0).tolist()
+            places = [torch.arange(first, first + begin) for first, begin in zip(firsts, begins, strict=True)]
+            given = torch.cat(places).to(device), torch.cat([*states])
+        residual = self._input(batch, given=given)
         bias: DistanceBias | None = None
         for number, layer in enumerate(self._layers):
-            own = self._config.encoder_stack.layers.layers[number].attention
+            own = self._model.layers[number].attention
             if own.distance_bias is not None and own.distance_bias != bias and not own.window:
                 bias = own.distance_bias
                 batch = self._biased(batch, bias, own.heads)

@@ -172,6 +172,14 @@ def load(start: StartSpeech) -> Synthesizer | CodecDecoder:
             from .transformers.bark import BarkSynthesizer
 
             return BarkSynthesizer(start.voices, start.threads)
+        case "seamless":
+            from .transformers.seamless import SeamlessSynthesizer
+
+            return SeamlessSynthesizer(start.voices, start.threads)
+        case "musicgen":
+            from .transformers.musicgen import MusicgenSynthesizer
+
+            return MusicgenSynthesizer(start.voices, start.threads)
         case "snac":
             from .snac import SnacDecoder
 

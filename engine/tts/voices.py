@@ -11,9 +11,11 @@ from .forms.form import Form, Voices
 from .forms.hibari import HIBARI
 from .forms.higgs import HIGGS
 from .forms.kokoro import KOKORO
+from .forms.musicgen import MUSICGEN
 from .forms.piper import PIPER
 from .forms.pocket import PHONON, POCKET
 from .forms.recordings import with_recordings
+from .forms.seamless import SEAMLESS
 from .forms.speecht5 import SPEECHT5
 from .forms.vibevoice import VIBEVOICE
 from .forms.vits import VITS
@@ -34,6 +36,8 @@ VOICE_FORMS: Final[tuple[Form, ...]] = (
     VIBEVOICE,
     SPEECHT5,
     BARK,
+    SEAMLESS,
+    MUSICGEN,
     KOKORO,
     PIPER,  # the last: every .onnx file that is nothing else is taken for one
 )

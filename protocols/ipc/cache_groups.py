@@ -9,6 +9,9 @@ CacheKind = Literal["full", "window", "latent", "state", "cross"]
 """``full``, ``window`` and ``latent`` are *paged*: blocks of the worker's one pool, with a block table for each group
 of a row. ``state``: slots for recurrent states. ``cross``: encoded media."""
 
+InputKind = Literal["audio", "tokens", "picture"]
+"""Audio, a text as int32 token ids, or a processor's output for a picture."""
+
 
 class CacheGroup(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Layers that keep alike."""
@@ -30,8 +33,8 @@ class CacheGroup(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """``cross``: such a span reaches from a prompt's first medium to its last, whose positions see each other."""
     by_prompt: bool = False
     """Paged kinds: what is cached of an answer depends on where its prompt ends, so that no prefix is reused."""
-    tokens: bool = False
-    """``cross``: a request's one span is a text, as int32 token ids; otherwise audio."""
+    inputs: InputKind = "audio"
+    """``cross`` with a :attr:`window`: what a request's one span holds."""
     lasting: bool = False
     """``cross``: a medium stands at one token, and is read by all positions from there to the next medium behind text,
     or to the end. ``capacity`` then is a number of media."""

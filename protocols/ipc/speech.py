@@ -14,7 +14,19 @@ import msgspec
 from .config import LogFormat, LogLevel
 
 VoiceBackend = Literal[
-    "piper", "vits", "hibari", "pocket", "kokoro", "csm", "dia", "higgs", "vibevoice", "speecht5", "bark"
+    "piper",
+    "vits",
+    "hibari",
+    "pocket",
+    "kokoro",
+    "csm",
+    "dia",
+    "higgs",
+    "vibevoice",
+    "speecht5",
+    "bark",
+    "seamless",
+    "musicgen",
 ]
 CodecBackend = Literal["neucodec", "snac", "xcodec2"]
 SpeechBackend = VoiceBackend | CodecBackend

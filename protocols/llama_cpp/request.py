@@ -1,12 +1,12 @@
 """Requests to llama.cpp's server with their checks."""
 
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec import Meta
 
 from ..common import limits
-from ..common.errors import refused, wrong
+from ..common.errors import missing, refused, wrong
 from ..openai.logit_bias import BiasPairs
 from ..openai.sampling import METHODS_PARTLY, Name, TokenId, TopLogprobs, UnservedMethods, not_served, refuse
 
@@ -32,10 +32,17 @@ class ExtraFile(msgspec.Struct, frozen=True):
     filename: str = "filename"
 
 
+class TextPart(msgspec.Struct, frozen=True):
+    type: Literal["text"]
+    text: str
+
+
 class PromptObject(msgspec.Struct, frozen=True):
     """A prompt as an object, which may have media."""
 
-    prompt_string: str
+    prompt_string: str | None = None
+    content: list[TextPart] | None = None
+    """The same in parts."""
     multimodal_data: Any = None
 
 
@@ -158,10 +165,14 @@ class LlamaCompletionRequest(LlamaFields, kw_only=True):
 
 
 def _text_of(prompt: PromptObject, where: str) -> str:
-    """Raises BadRequest if it has media."""
+    """Raises BadRequest if it has media, or no text."""
     if prompt.multimodal_data:
         raise not_served(f"{where}.multimodal_data")
-    return prompt.prompt_string
+    if prompt.prompt_string is not None:
+        return prompt.prompt_string
+    if not prompt.content:
+        raise missing(f"{where}.prompt_string")
+    return "".join(part.text for part in prompt.content)
 
 
 class LlamaInfillRequest(LlamaFields, kw_only=True):

@@ -75,7 +75,7 @@ class TranslationForm(msgspec.Struct, kw_only=True):
     """Of a search; without effect otherwise."""
 
     # Decoded so that clients get an error instead of being ignored.
-    to_language: str | None = None
+    to_language: Annotated[str, Meta(max_length=limits.MAX_NAME_LENGTH)] | None = None
     vllm_xargs: Any = None
 
     @property
@@ -99,10 +99,13 @@ class TranslationForm(msgspec.Struct, kw_only=True):
             raise _invalid("n", "one transcript is all there is of a file; leave it out, or set use_beam_search")
         if self.vllm_xargs is not None:
             raise _invalid("vllm_xargs", "it is not supported; leave it out")
-        if self.to_language not in (None, "", "en", "english"):
-            raise _invalid("to_language", "speech is translated into English alone; leave it out")
         if self.stream and self.response_format not in ("json", "text", "diarized_json"):
             raise _invalid("stream", f"a stream of events has no {self.response_format}; use json, or do not stream")
+
+    def check_english(self) -> None:
+        """For models that write translations in English alone. Raises BadRequest."""
+        if self.to_language not in (None, "", "en", "english"):
+            raise _invalid("to_language", "speech is translated into English alone; leave it out")
 
     def _check_beams(self) -> None:
         if self.n > MAX_BEAMS:
@@ -143,6 +146,7 @@ class TranscriptionForm(TranslationForm, kw_only=True):
 
     def check(self) -> None:
         super().check()
+        self.check_english()
         for name in ("known_speaker_names", "known_speaker_references"):
             if getattr(self, name) is not None:
                 raise _invalid(name, "speakers have no other names than letters; leave it out")

@@ -54,7 +54,8 @@ class PoolingFields(msgspec.Struct, kw_only=True):
 class InputFields(PoolingFields, kw_only=True):
     """Texts, their token ids, or conversations: each makes one vector or score."""
 
-    input: Given | None = None
+    input: Given | Message | None = None
+    """An object alone is a list of one."""
     messages: Conversations | None = None
     add_special_tokens: bool | None = None
     """None: for texts, but not for conversations, whose template adds them."""
@@ -67,9 +68,13 @@ class InputFields(PoolingFields, kw_only=True):
     """Jina's: as :attr:`truncate_prompt_tokens` -1."""
 
     @property
+    def given(self) -> Given | None:
+        return [self.input] if isinstance(self.input, dict) else self.input
+
+    @property
     def texts(self) -> list[Text]:
         """One entry for each. Raises BadRequest for a list of mixed kinds."""
-        given = self.input
+        given = self.given
         if given is None:
             raise missing("input")
         return texts_of(given)
@@ -77,7 +82,7 @@ class InputFields(PoolingFields, kw_only=True):
     @property
     def objects(self) -> list[Content]:
         """Inputs that are all objects; empty for others, and for conversations. Raises BadRequest."""
-        given = self.input
+        given = self.given
         if not isinstance(given, list) or not all(isinstance(item, dict) for item in given) or _converses(given):
             return []
         return [_object(item, f"input[{index}]") for index, item in enumerate(given)]
@@ -87,7 +92,7 @@ class InputFields(PoolingFields, kw_only=True):
         """Conversations, each with its field; empty for texts. Raises BadRequest for a list of mixed kinds."""
         if self.messages is not None:
             return _conversations(self.messages, "messages")
-        given = self.input
+        given = self.given
         return (
             [] if given is None or isinstance(given, str) or not _converses(given) else _conversations(given, "input")
         )

@@ -39,6 +39,7 @@ from ..config.limits import ConnectionLimits
 from ..config.model_facts import facts_of
 from ..config.model_registry import ModelRegistry, ModelRole
 from ..generation.chat_model import GenerationDefaults
+from ..generation.picture_prompt import PicturePrompt
 from ..http.address import listening, warn_if_open
 from ..http.connections import Connections
 from ..http.handshakes import TlsServer
@@ -280,10 +281,14 @@ async def load_state(
     if auxiliary.speech is not None:
         backends["speech"] = auxiliary.speech
     vocab_size, accepted = checkpoint.config.vocab_size, Accepted.of(spec, config.media)
-    start = checkpoint.config.decoder_start if isinstance(checkpoint.config, TextToTextConfig) else ()
+    start: tuple[int, ...] = ()
+    picture: PicturePrompt | None = None
+    if isinstance(checkpoint.config, TextToTextConfig):
+        start = checkpoint.config.decoder_start if checkpoint.config.longest_text else ()
+        picture = PicturePrompt.of(checkpoint.config)
     width = width_of(checkpoint) if config.media.prompt_embeds and config.main == "chat" else 0
     facts = facts_of(checkpoint)
-    main = OpenedChat(config.model, client, text, vocab_size, media, accepted, asking, facts, start, width)
+    main = OpenedChat(config.model, client, text, vocab_size, media, accepted, asking, facts, start, picture, width)
     observer = open_observer(config.observe, metrics, name)
     at_end.callback(observer.close)
     at_end.push_async_callback(store.close)

@@ -26,6 +26,7 @@ from ..config.model_registry import ModelRegistry, ModelRole
 from ..config.models import ModelConfig
 from ..generation.aligning import Aligner, aligner_of
 from ..generation.chat_model import ChatModel
+from ..generation.picture_prompt import PicturePrompt
 from ..generation.transcription import ChatTranscriber
 from ..grammar.checker import Grammars
 from ..media.chat_media import ChatMedia
@@ -65,6 +66,8 @@ class OpenedChat(msgspec.Struct, frozen=True):
     facts: ModelFacts = msgspec.field(default_factory=ModelFacts)
     decoder_start: tuple[int, ...] = ()
     """The tokens with which the decoder of an encoder-decoder begins."""
+    picture: PicturePrompt | None = None
+    """How it is asked about a picture, if that is all that it writes about."""
     prompt_width: int = 0
     """Numbers of an embedding that a prompt may bring; 0: it may bring none."""
 
@@ -194,6 +197,7 @@ def _chat_model(opened: OpenedChat, role: ModelRole, shared: _Shared) -> ChatMod
         loop_turns=shared.loop_turns,
         prompt_width=opened.prompt_width,
         decoder_start=opened.decoder_start,
+        picture=opened.picture,
         role=role,
     )
 

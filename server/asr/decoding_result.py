@@ -54,7 +54,9 @@ def prompt_for(
     most = min(MAX_PROMPT_TOKENS, context // 2 - 1, context - _LEAST_TOKENS - len(continued))
     prompt = vocabulary.context(previous, most)
     start = len(prompt)
-    prompt += vocabulary.beginning(language, options.task, timestamps=options.timestamps)
+    prompt += vocabulary.beginning(
+        language, options.task, timestamps=options.timestamps, written=options.written_language
+    )
     return prompt + continued, start
 
 

@@ -97,7 +97,7 @@ class FramewiseVocabulary(UntimedVocabulary):
             return super().knows(language)
         return self._prompts.locale_of(language) or super().knows(language)
 
-    def beginning(self, language: str | None, task: str, *, timestamps: bool) -> list[int]:
+    def beginning(self, language: str | None, task: str, *, timestamps: bool, written: str = "en") -> list[int]:
         if self._prompts is None:
             return super().beginning(language, task, timestamps=timestamps)
         return [self._prompts.number_of(language)]

@@ -22,7 +22,7 @@ from stentor.protocols.ipc.sampling import SamplingParams
 
 from ..text.errors import TokenizerError
 from ..text.tokenizers.loading import load_tokenizer
-from .streaming import TextToken, Transcribed
+from .streaming import Transcribed, written
 
 _PROCESSOR_FILES: Final = ("preprocessor_config.json", "processor_config.json")
 _FURTHER_SECONDS: Final = 1.0
@@ -87,17 +87,11 @@ class KyutaiStreams(msgspec.Struct, frozen=True):
     def read(self, event: EngineEvent, before: int) -> Transcribed | None:
         if not isinstance(event, SequenceTokens):
             return None
-        found = [
-            TextToken(
-                token,
-                data,
-                None if event.logprobs is None else event.logprobs[place].logprob,
-                max(0.0, ((before + place) * self.step - self.silence - self.delay) / SAMPLE_RATE),
-            )
-            for place, token in enumerate(event.tokens)
-            if (data := self.token_bytes(token))
-        ]
-        return Transcribed(before + len(event.tokens), event.tokens, found)
+
+        def time(place: int) -> float:
+            return max(0.0, ((before + place) * self.step - self.silence - self.delay) / SAMPLE_RATE)
+
+        return Transcribed(before + len(event.tokens), event.tokens, written(event, self.token_bytes, time))
 
 
 def kyutai_streams_of(folder: Path) -> KyutaiStreams:

@@ -49,6 +49,8 @@ class TranscriptionOptions(msgspec.Struct, frozen=True, kw_only=True):
     languages: tuple[str, ...] = ()
     """Codes among which one is detected; empty means all of the model's."""
     task: Task = "transcribe"
+    written_language: str = "en"
+    """The code of a translation's language."""
     prompt: str = ""
     """Text before the audio, as context."""
     temperatures: tuple[float, ...] = TEMPERATURE_FALLBACK

@@ -26,7 +26,7 @@ from stentor.protocols.ipc.sampling import SamplingParams
 from ..text.errors import TokenizerError
 from ..text.tokenizers.loading import load_tokenizer
 from ..text.tokenizers.tekken import TEKKEN, Tekken
-from .streaming import TextToken, Transcribed
+from .streaming import Transcribed, written
 
 _FEWEST_POSITIONS: Final = 12
 """Positions that must remain for audio: about a second."""
@@ -84,13 +84,8 @@ class StreamVocabulary(msgspec.Struct, frozen=True):
     def read(self, event: EngineEvent, before: int) -> Transcribed | None:
         if not isinstance(event, SequenceTokens):
             return None
-        found = [
-            TextToken(token, data, None if event.logprobs is None else event.logprobs[place].logprob)
-            for place, token in enumerate(event.tokens)
-            if (data := self.token_bytes(token))
-        ]
         # its text comes later than the audio by the delay, which the prompt is longer by
-        return Transcribed(before + len(event.tokens), event.tokens, found)
+        return Transcribed(before + len(event.tokens), event.tokens, written(event, self.token_bytes))
 
     @property
     def step_bytes(self) -> int:

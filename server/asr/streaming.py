@@ -2,7 +2,7 @@
 
 import codecs
 import logging
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
@@ -10,7 +10,7 @@ import msgspec
 
 from stentor.engine.channel.arena import ArenaFull
 from stentor.engine.client.request import EngineRequest
-from stentor.protocols.ipc.actors import EngineEvent, EngineReady, Finished, PromptDone
+from stentor.protocols.ipc.actors import EngineEvent, EngineReady, Finished, PromptDone, SequenceTokens
 from stentor.protocols.ipc.audio import SAMPLE_BYTES, SAMPLE_RATE
 
 from ..audio.quiet import cut_quietly
@@ -68,6 +68,17 @@ class Transcribed(NamedTuple):
     tokens: list[int]
     text: list[TextToken]
     """Those of them that have text."""
+
+
+def written(
+    event: SequenceTokens, token_bytes: Callable[[int], bytes], time: Callable[[int], float] = lambda place: 0.0
+) -> list[TextToken]:
+    """The event's tokens that have text; ``time``: when the token at a place is spoken."""
+    return [
+        TextToken(token, data, None if event.logprobs is None else event.logprobs[place].logprob, time(place))
+        for place, token in enumerate(event.tokens)
+        if (data := token_bytes(token))
+    ]
 
 
 class StreamForm(Protocol):

@@ -12,6 +12,7 @@ from stentor.engine.model_config.config_fields import Fields
 from stentor.engine.model_config.speech import fast_conformer as fast_conformer_config
 from stentor.engine.model_config.speech import moonshine as moonshine_config
 from stentor.engine.model_config.speech import moonshine_streaming as moonshine_streaming_config
+from stentor.engine.model_config.speech import seamless as seamless_config
 from stentor.engine.model_config.speech import speech_to_text as speech_to_text_config
 from stentor.protocols.ipc.audio import SAMPLE_RATE, TokenRules
 
@@ -19,6 +20,7 @@ from ..text.tokenizers.loading import load_tokenizer
 from ..text.tokenizers.tokenizer import Tokenizer
 from .languages import code_of
 from .pieces import pieces_of
+from .seamless import SEAMLESS
 from .vocabulary import settings_of
 
 PromptToken = int | Literal["source", "target"]
@@ -75,6 +77,11 @@ class UntimedVocabulary:
     def translates(self) -> bool:
         return "target" in self._prompt
 
+    @property
+    def asks_source(self) -> bool:
+        """Whether a translation needs the language that is spoken."""
+        return "source" in self._prompt
+
     def knows(self, language: str) -> str | None:
         code = code_of(language) or language.strip().lower()
         return code if code in self.languages or not self.languages else None
@@ -85,10 +92,11 @@ class UntimedVocabulary:
     def context(self, previous: Sequence[int], most: int) -> list[int]:
         return []
 
-    def beginning(self, language: str | None, task: str, *, timestamps: bool) -> list[int]:
+    def beginning(self, language: str | None, task: str, *, timestamps: bool, written: str = "en") -> list[int]:
+        """``written``: the language of a translation."""
         spoken = self.languages.get(language or "en", -1)
-        written = self.languages["en"] if task == "translate" else spoken
-        return [spoken if each == "source" else written if each == "target" else each for each in self._prompt]
+        target = self.languages[written] if task == "translate" else spoken
+        return [spoken if each == "source" else target if each == "target" else each for each in self._prompt]
 
     def behind(self, given: Sequence[int], tokens: Sequence[int]) -> int:
         """How many of ``tokens``, sampled after ``given``, repeat its text."""
@@ -122,6 +130,8 @@ class _Family(msgspec.Struct, frozen=True):
     """Tokens by name, and the places of :data:`PromptToken`; empty: the decoder's first token."""
     languages: Sequence[str] = ()
     """Codes that the prompt may name."""
+    table: str = ""
+    """Field with the tokens of languages, the only ones behind the decoder's first token; "": there is none."""
 
 
 _SOURCE, _TARGET = "source", "target"
@@ -136,14 +146,18 @@ _CANARY_LANGUAGES: Final = (
 _COHERE_LANGUAGES: Final = ("ar", "de", "el", "en", "es", "fr", "it", "ja", "ko", "nl", "pl", "pt", "vi", "zh")
 _MOONSHINE, _STREAMING, _CONFORMER = moonshine_config, moonshine_streaming_config, fast_conformer_config
 _SPEECH2TEXT: Final = speech_to_text_config
+_SEAMLESS: Final = seamless_config
 _SPEECH2TEXT_SAMPLES: Final = 640
 """Of the published models, whose two convolutions halve frames of 10 ms."""
+_SEAMLESS_SAMPLES: Final = 2560
+"""Of the published models, which join pairs of frames of 10 ms by eight."""
 _CONFORMER_SAMPLES: Final = _CONFORMER.HOP * _CONFORMER.SUBSAMPLING
 _FAMILIES: Final[Mapping[str, _Family]] = {
     name: family
     for names, family in (
         ((_MOONSHINE.ARCHITECTURE, _MOONSHINE.MODEL_TYPE), _Family(_MOONSHINE.SAMPLES_A_POSITION)),
         ((_SPEECH2TEXT.ARCHITECTURE, _SPEECH2TEXT.MODEL_TYPE), _Family(_SPEECH2TEXT_SAMPLES)),
+        (_SEAMLESS.SPEECH_TO_TEXT, _Family(_SEAMLESS_SAMPLES, table="text_decoder_lang_to_code_id")),
         ((_STREAMING.ARCHITECTURE, _STREAMING.MODEL_TYPE), _Family(_STREAMING.SAMPLES_A_POSITION)),
         (
             (_CONFORMER.CANARY, _CONFORMER.CANARY_TYPE),
@@ -188,6 +202,11 @@ def untimed_vocabulary_of(folder: Path) -> UntimedVocabulary:
         return UntimedVocabulary(
             tokenizer, [_prompted(tokenizer, each) for each in family.prompt], end, rate, languages
         )
+    if family.table:
+        end, start = ends[0] if ends else 3, fields.token_id("decoder_start_token_id")
+        languages = _tabled(folder, settings, family.table)
+        first: list[PromptToken] = [3 if start is None else start, "target"]
+        return UntimedVocabulary(tokenizer, first, end, rate, languages)
     starts = (fields.token_id(name) for name in ("decoder_start_token_id", "bos_token_id"))
     start = next((token for token in starts if token is not None), 1)
     forced = fields.token_id("forced_bos_token_id")
@@ -198,6 +217,20 @@ def untimed_vocabulary_of(folder: Path) -> UntimedVocabulary:
         )
     prompt = (start,) if forced is None else (start, forced)
     return UntimedVocabulary(tokenizer, prompt, ends[0] if ends else 2, rate)
+
+
+def _tabled(folder: Path, settings: Mapping[str, object], table: str) -> dict[str, int]:
+    """The tokens of languages by the names that a table of the model's files gives them, and by their codes. Raises
+    :class:`CheckpointError`."""
+    match settings.get(table):
+        case dict() as named if all(isinstance(each, int) and each >= 0 for each in named.values()):
+            found = {str(name).lower(): int(token) for name, token in named.items()}
+        case _:
+            found = {}
+    found |= {code: found[name] for code, name in SEAMLESS.items() if name in found}
+    if "en" not in found:
+        raise CheckpointError(f"generation_config.json in {folder} names no token of English in {table}.")
+    return found
 
 
 def _prompted(tokenizer: Tokenizer, name: str) -> PromptToken:

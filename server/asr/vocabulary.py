@@ -145,8 +145,9 @@ class Vocabulary:
         """Beginning of a prompt: at most ``most`` tokens of the text before."""
         return [self.sot_prev, *previous[-most:]] if previous and most > 0 else []
 
-    def beginning(self, language: str | None, task: str, *, timestamps: bool) -> list[int]:
-        """Beginning of a transcript: its start, and for a multilingual model language and task."""
+    def beginning(self, language: str | None, task: str, *, timestamps: bool, written: str = "en") -> list[int]:
+        """Beginning of a transcript: its start, and for a multilingual model language and task. Translations are
+        ``written`` in English alone."""
         found = [self.sot]
         if language is not None and self.multilingual:
             found += [self.languages[language], self.translate if task == "translate" else self.transcribe]

@@ -184,8 +184,8 @@ class TranscriptionConfig(msgspec.Struct, frozen=True):
         str | None,
         Flag(
             "transcription model, named as MODEL is: Whisper (Hugging Face or CTranslate2), Moonshine, Canary, "
-            "Speech2Text, Cohere Transcribe, Parakeet, Nemotron ASR, Voxtral Realtime, Kyutai STT, or a chat model "
-            "that transcribes (Qwen3-ASR, Voxtral and others) and then does nothing else; by default none",
+            "Speech2Text, SeamlessM4T, Cohere Transcribe, Parakeet, Nemotron ASR, Voxtral Realtime, Kyutai STT, or a "
+            "chat model that transcribes (Qwen3-ASR, Voxtral and others) and then does nothing else; by default none",
             name="transcription-model",
         ),
     ] = None

@@ -205,10 +205,10 @@ def resolve_sampling(
     Raises BadRequest."""
     if request.min_tokens > max_tokens > 0:
         raise wrong("min_tokens", f"({request.min_tokens}) is more than the {max_tokens} tokens that can be generated")
-    if prompt_logprobs is not None and chat.decoder_start:
+    if prompt_logprobs is not None and (chat.decoder_start or chat.picture is not None):
         raise refused(
             "prompt_logprobs",
-            "the model's encoder reads the prompt, whose tokens have no log-probabilities; leave it out, and `echo` "
+            "the model's encoder reads the prompt, which has no log-probabilities; leave it out, and `echo` "
             "with `logprobs`",
             "unsupported",
         )

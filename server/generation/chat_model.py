@@ -25,6 +25,7 @@ from ..text.pool import TokenizerPool
 from ..text.renderers.interface import Renderer
 from ..text.tokenizers.grammar_tokens import special_tokens_of
 from ..text.tokenizers.infill import Infill, infill_of
+from .picture_prompt import PicturePrompt
 
 
 class GenerationDefaults(msgspec.Struct, frozen=True):
@@ -79,6 +80,8 @@ class ChatModel(msgspec.Struct, frozen=True, dict=True):
     decoder_start: tuple[int, ...] = ()
     """Of an encoder-decoder, whose encoder gets the prompt: the tokens with which its decoder begins; empty for
     decoders."""
+    picture: PicturePrompt | None = None
+    """How a model that writes about one picture is asked; None for others."""
     role: ModelRole = "chat"
     """The model's role; a role other than ``chat`` means that it serves nothing else."""
 

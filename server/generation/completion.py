@@ -94,6 +94,8 @@ async def prepare_completion(
     engine is ready, and Overloaded.
     """
     model = chat.resolve(body.model)
+    if chat.picture is not None:
+        raise refused("prompt", "the model writes about a picture, which chat completions take", "unsupported")
     if body.suffix:
         body = infill_prompts(chat, body, body.suffix)
     raw = body.prompts

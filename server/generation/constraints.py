@@ -62,7 +62,7 @@ async def constraints_of(
     """Raises BadRequest for a grammar, schema or tool that cannot be held, naming the field."""
     output = chat.output
     answer = wanted_answer(body, chat.limits)
-    _check_together(body, use, answer, output)
+    _check_together(use, answer, output)
     if answer is None and use.mode == "none" and output.reasoning is None:
         return FREE
     opened = thinking_opened(chat, body, prompt, options)
@@ -108,7 +108,7 @@ def parser_of(output: OutputFormat, use: ToolUse, opened: bool) -> Callable[[], 
     return make
 
 
-def _check_together(body: ChatRequest, use: ToolUse, answer: Answer | None, output: OutputFormat) -> None:
+def _check_together(use: ToolUse, answer: Answer | None, output: OutputFormat) -> None:
     if use.mode != "required":
         return
     field = "function_call" if use.legacy else "tool_choice"

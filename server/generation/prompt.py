@@ -10,7 +10,7 @@ from stentor.protocols.openai.chat import ChatRequest, TemplateOptions, template
 from stentor.protocols.openai.tools import CUSTOM_INPUT, OfferedTool, ToolUse
 
 from ..common.errors import Overloaded
-from ..media.chat_media import NO_MEDIA, PlacedMedia, TakingModel
+from ..media.chat_media import NO_MEDIA, ChatMedia, PlacedMedia, TakingModel
 from ..media.collect import adds_special_tokens, collect_media
 from ..overload.memory_budget import MemoryShare
 from ..parsing.interface import Tool
@@ -55,8 +55,11 @@ async def write_prompt(
             body,
             chat.limits.max_prompt_chars,
             memory,
-            as_text=not isinstance(chat.renderer, MistralRenderer),
+            as_text=chat.picture is None and not isinstance(chat.renderer, MistralRenderer),
         )
+    if chat.picture is not None:
+        tokens = await chat.picture.tokens(chat.pool, body, messages, use)
+        return Prompted(tokens, options, ChatMedia.place_encoded(media))
     messages = with_functions_as_tools(messages)
     asked = template_tools(use.tools)
     tools, forbidden = (asked, []) if use.mode != "none" else ([], asked)

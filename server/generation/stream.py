@@ -87,9 +87,16 @@ def _check_patterns(request: SamplingFields) -> None:
 
 
 def _encoded(request: GenerationRequest, start: Sequence[int]) -> GenerationRequest:
-    """The request to an encoder-decoder: its prompt for the encoder, and ``start`` with its decoder's prompt."""
+    """The request to an encoder-decoder: its prompt for the encoder, behind a picture if it has one, and ``start`` with
+    its decoder's prompt."""
     text = array("i", request.prompt).tobytes()
-    media = Media(text, blake2b(text, digest_size=16, person=b"stentor text").digest())
+    named = text + b"".join(one.digest for one in request.media)
+    data = text
+    for picture in request.media:
+        data = b"".join((array("i", [len(request.prompt)]), text, picture.data))
+    media = Media(data, blake2b(named, digest_size=16, person=b"stentor text").digest())
+    if request.media:
+        media = media._replace(field=request.media[0].field)
     return msgspec.structs.replace(request, prompt=[*start, *request.decoder_prompt], media=(media,))
 
 

@@ -97,6 +97,7 @@ _TURNED: Final = (
     *("Qwen2VL", "Qwen2_5Omni", "Qwen2_5OmniThinker", "Qwen2_5_VL"),
     *("Qwen3OmniMoe", "Qwen3OmniMoeThinker", "Qwen3VL", "Qwen3VLMoe"),
 )
+_LOOP: Final = {"n_layers_per_attn_res_block": 1, "loop_layer_index_start": 1, "loop_layer_index_end": 3}
 _DEEPSEEK41: Final[Mapping[str, object]] = {
     **{"num_key_value_heads": 1, "qk_rope_head_dim": 8, "o_groups": 2},
     **{"compress_ratios": [0, 2, 1, 1], "kv_source_layer_ids": [1, 2], "index_source_layer_ids": [1, 2, 3]},
@@ -114,7 +115,8 @@ _MORE: Final[Mapping[str, Mapping[str, object]]] = {
     "ZayaForCausalLM": {"num_experts_per_tok": 1},
     **{name: {"dense_mlp_idx": 1} for name in ("InklingForCausalLM", "InklingForConditionalGeneration")},
     **{
-        f"Inkling2For{which}": {"layer_types": ["hybrid_sliding", "hybrid"] * 2}
+        f"Inkling2{kind}For{which}": {"layer_types": ["hybrid_sliding", "hybrid"] * 2, **more}
+        for kind, more in (("", {}), ("Loop", _LOOP))
         for which in ("CausalLM", "ConditionalGeneration")
     },
     **{f"DeepseekOCR{which}ForCausalLM": {"use_mla": False, "model_type": "deepseek_v2"} for which in ("", "2")},
@@ -154,10 +156,13 @@ _MORE: Final[Mapping[str, Mapping[str, object]]] = {
     "CohereForCausalLM": {"use_qk_norm": True},
     "DeepseekV4ForCausalLM": {"num_key_value_heads": 1, "qk_rope_head_dim": 8, "o_groups": 2},
     "DeepseekV41ForCausalLM": _DEEPSEEK41,
-    "Glm5NextForConditionalGeneration": {
-        "layer_types": ["linear_attention", "indexed_attention", "indexed_attention", "linear_attention"],
-        "indexer_types": ["full", "full", "shared", "full"],
-        "num_key_value_heads": 4,
+    **{
+        f"Glm5NextFor{which}": {
+            "layer_types": ["linear_attention", "indexed_attention", "indexed_attention", "linear_attention"],
+            "indexer_types": ["full", "full", "shared", "full"],
+            "num_key_value_heads": 4,
+        }
+        for which in ("CausalLM", "ConditionalGeneration")
     },
     "GPTJForCausalLM": {"rotary_dim": 8},
     "DbrxForCausalLM": {"attn_config": {"clip_qkv": 0.5}},
@@ -165,7 +170,7 @@ _MORE: Final[Mapping[str, Mapping[str, object]]] = {
     "MPTForCausalLM": {"attn_config": {"clip_qkv": 0.5}},
     **dict.fromkeys(("MiniCPMO", "MiniCPMV"), _VERSION),
     "Ovis2_6_MoeForCausalLM": {"model_type": "qwen3_moe"},
-    "MllamaForConditionalGeneration": {"cross_attention_layers": [1]},
+    **{f"MllamaFor{which}": {"cross_attention_layers": [1]} for which in ("CausalLM", "ConditionalGeneration")},
     "OpenPanguVLForConditionalGeneration": {"rope_scaling": {"type": "mrope", "mrope_section": [2, 3, 3]}},
     "OlmoForCausalLM": {"clip_qkv": 0.5},
     **dict.fromkeys(("Ernie4_5_MoeForCausalLM", "Exaone4_5_ForConditionalGeneration", "MellumForCausalLM"), _HEAD),

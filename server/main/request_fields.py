@@ -68,7 +68,7 @@ _OFFSETS_PARTLY: Final = {"return_token_offsets": "has an effect on `…/render`
 _TRANSCRIPTION_PARTLY: Final = {
     "n": "only 1, without `use_beam_search`",
     "length_penalty": _BEAMS_PARTLY["length_penalty"],
-    "to_language": "only English",
+    "to_language": "other than English: of translations by models that write several languages",
     "response_format": "`diarized_json`: of models that tell speakers apart",
 }
 

@@ -45,6 +45,7 @@ PARITY: Final[Mapping[str, tuple[str, ...]]] = {
     "DiffLlamaForCausalLM": ("diffllama", "diffllama-biased"),
     "DoryForCausalLM": ("dory", "dory-once"),
     "Dots1ForCausalLM": ("dots1",),
+    "Emu3ForCausalLM": ("emu3-text",),
     "Ernie4_5_MoeForCausalLM": ("ernie-moe", "ernie-moe-biased"),
     "Ernie4_5ForCausalLM": ("ernie", "ernie-biased"),
     "Exaone4ForCausalLM": ("exaone4",),
@@ -212,6 +213,7 @@ PARITY: Final[Mapping[str, tuple[str, ...]]] = {
     "ZayaForCausalLM": ("zaya", "zaya-windows"),
     "InklingForCausalLM": ("inkling", "inkling-wide"),
     "Inkling2ForCausalLM": ("inkling2", "inkling2-full"),
+    "Inkling2LoopForCausalLM": ("inkling2-mini",),
 }
 """By architecture: the tiny models whose logits and tokens :data:`PARITY_FILE` compares with transformers'; the names
 are the tests' parameters."""
@@ -277,6 +279,7 @@ MEDIA: Final[Mapping[str, tuple[str, ...]]] = {
     "Idefics3ForConditionalGeneration": ("idefics3",),
     "InklingForConditionalGeneration": ("inkling",),
     "Inkling2ForConditionalGeneration": ("inkling2",),
+    "Inkling2LoopForConditionalGeneration": ("inkling2_mini",),
     "InternS1ForConditionalGeneration": ("interns1",),
     "InternS2PreviewForConditionalGeneration": ("interns2",),
     "InternVLChatModel": ("internvl_chat", "internvl_internlm2"),

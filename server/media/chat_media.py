@@ -85,6 +85,9 @@ class PlacedMedia(msgspec.Struct, frozen=True):
         inside a piece of media."""
         kept = []
         for span in self.spans:
+            if span.start < 0:
+                kept.append(span)
+                continue
             behind = span.start + span.length
             if any(span.start < edge < behind for edge in (first, end)):
                 raise BadRequest(f"`{field}` cuts through an image, sound or video; name another number.", field)
@@ -280,6 +283,12 @@ class ChatMedia:
         (one,), (param,) = media.made, media.fields
         span = Media(one.payload, one.digest, 0, 1, field=param)
         return [self._ids[one.modality]], PlacedMedia([span], {one.modality: 1}, one.bytes)
+
+    @staticmethod
+    def place_encoded(media: ConversationMedia) -> PlacedMedia:
+        """The only picture of ``media``, which stands nowhere in a prompt."""
+        (one,), (param,) = media.made, media.fields
+        return PlacedMedia([Media(one.payload, one.digest, field=param)], {}, one.bytes)
 
     def _count(self, media: ProcessedMedia, tokenizer: Tokenizer, param: str) -> tuple[int, int]:
         """The placeholder token of ``media``, and the number of embeddings. Some models treat videos as pictures.

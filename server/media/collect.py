@@ -42,7 +42,8 @@ class Accepted(msgspec.Struct, frozen=True):
             return TEXT_ONLY
         if config.language_model_only:
             return cls({}, closed=True)
-        counts = {modality: getattr(config.counts, modality) for modality in spec.placeholders}
+        allowed: dict[Modality, int] = {modality: getattr(config.counts, modality) for modality in spec.placeholders}
+        counts = {modality: min(1, most) if spec.encoded else most for modality, most in allowed.items()}
         return cls(counts, embeds=config.mm_embeds)
 
 

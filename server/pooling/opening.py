@@ -1,12 +1,12 @@
 """Opens the server's side of a pooling model's folder."""
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-import msgspec
-
 from stentor.engine.loading.errors import CheckpointError
+from stentor.engine.loading.kind import readable_json
 from stentor.engine.loading.pooling_checkpoint import open_pooling
 from stentor.engine.model_config.encoders.pooling import (
     JINA_VL,
@@ -34,7 +34,7 @@ from .metrics import EmbeddingMetrics
 from .model import EmbeddingModel, LateInteraction, PairForm
 from .plugin import open_plugin
 
-_MAX_FILE_BYTES: Final = 1 << 20
+_read: Final = partial(readable_json, most_bytes=1 << 20)
 _COLQWEN_PAGE: Final = (
     "<|im_start|>user\n<|vision_start|><|image_pad|><|vision_end|>Describe the image.<|im_end|><|endoftext|>"
 )
@@ -190,14 +190,3 @@ def _token(tokenizer: Tokenizer, text: object) -> int | None:
 
 def _length(given: object) -> int:
     return given if isinstance(given, int) and not isinstance(given, bool) and given > 0 else 0
-
-
-def _read(file: Path) -> dict[str, Any]:
-    """Empty if there is no readable file."""
-    try:
-        if not file.is_file() or file.stat().st_size > _MAX_FILE_BYTES:
-            return {}
-        found = msgspec.json.decode(file.read_bytes())
-    except (OSError, msgspec.DecodeError):
-        return {}
-    return found if isinstance(found, dict) else {}

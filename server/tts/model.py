@@ -139,6 +139,7 @@ class SpeechModel:
         self.voices: Final = tuple(place.name for place in voices.places)
         self.sample_rate: Final = voices.sample_rate
         self._any_speed = voices.any_speed
+        self._whole_texts = voices.whole_texts
         self._client = client
         self._synthesis: Final[Synthesis] = ProcessSpeech(client) if synthesis is None else synthesis
         self._callers: Turns[Speaking] = Turns()
@@ -216,7 +217,7 @@ class SpeechModel:
                 _RETRY_SECONDS,
             )
         origin = Origin(salt, current_request_id())
-        speaking = Speaking(text, chosen, speed, self._changed.set, self._left, origin)
+        speaking = Speaking(text, chosen, speed, self._changed.set, self._left, origin, whole=self._whole_texts)
         if not speaking.left:
             self._callers.join(speaking)
             if self._observer is not None:

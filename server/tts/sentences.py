@@ -13,6 +13,8 @@ FIRST_CHARS: Final = 64
 """Characters of a text's first piece, at most, so that audio begins early; it may end with a clause."""
 MOST_CHARS: Final = 260
 """Characters of other pieces, at a speed of 1: about twenty seconds. No other caller is served meanwhile."""
+WHOLE_CHARS: Final = 4096
+"""Characters of a text that is not cut, at most."""
 _LEAST_SPEED: Final = 0.25
 _PIECE_COSTS: Final = 25
 """Characters that take as long as a piece's constant cost."""
@@ -67,6 +69,28 @@ class SentenceSplitter:
                 piece, self._rest = self._rest[:end], self._rest[end:]
                 pieces.append(piece)
                 self._first = self._first and not any(map(str.isalnum, piece))
+        return pieces
+
+    def finish(self) -> list[str]:
+        """The rest."""
+        rest, self._rest = self._rest, ""
+        return [rest] if rest else []
+
+
+class WholeText:
+    """Keeps a text in one piece, with the methods of :class:`SentenceSplitter`; a longer one than
+    :data:`WHOLE_CHARS` is cut."""
+
+    def __init__(self) -> None:
+        self._rest = ""
+
+    def push(self, text: str) -> list[str]:
+        """Complete pieces so far."""
+        self._rest += text
+        pieces: list[str] = []
+        while len(self._rest) > WHOLE_CHARS:
+            pieces.append(self._rest[:WHOLE_CHARS])
+            self._rest = self._rest[WHOLE_CHARS:]
         return pieces
 
     def finish(self) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple, Self
 import anyio
 
 from ..common.task_scope import TaskScope
-from .sentences import SentenceSplitter, weight
+from .sentences import SentenceSplitter, WholeText, weight
 
 AHEAD: Final = 3
 """Sentences that are made before they are read."""
@@ -50,8 +50,11 @@ class Speaking:
         on_change: Callable[[], None],
         on_leave: Callable[["Speaking"], None],
         origin: Origin = _UNKNOWN,
+        *,
+        whole: bool = False,
     ) -> None:
-        """``on_change`` is called when :attr:`wants` may have become true, ``on_leave`` once it never will again."""
+        """``on_change`` is called when :attr:`wants` may have become true, ``on_leave`` once it never will again.
+        ``whole``: whether the text is not cut into sentences."""
         self.voice: Final = voice
         self.speed: Final = speed
         self.origin: Final = origin
@@ -60,7 +63,7 @@ class Speaking:
         """Whether audio exists."""
         self._on_change = on_change
         self._on_leave = on_leave
-        self._splitter = SentenceSplitter(speed)
+        self._splitter = WholeText() if whole else SentenceSplitter(speed)
         self._text, self._at = (text, 0) if isinstance(text, str) else ("", 0)
         self._coming = not isinstance(text, str)
         """Whether more of the text may come."""

@@ -12,9 +12,11 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from stentor.kernels import AttentionBatch, paged_attention
 from stentor.kernels.attention import choose, triton_prefill
 from stentor.kernels.attention.prefill_tunables import tunables
+from stentor.kernels.launching import repeated
 from stentor.kernels.launching.copy_engine import COPY_ENGINE, THREADS
 from stentor.kernels.launching.dry_run import CompiledKernel, dry_run
 from stentor.kernels.tuning import Config, overridden
+from stentor.tests.compile.tuned import check_looked_up
 
 pytestmark = pytest.mark.compiles
 
@@ -192,20 +194,9 @@ def test_batches_of_other_numbers_compile_nothing_new() -> None:
 
 
 def test_the_tuner_times_what_launches_look_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
-
-    def pick(operation: str, key: str, default: Config) -> Config:
-        asked.append((operation, key))
-        return default
-
-    monkeypatch.setattr(triton_prefill, "pick", pick)
-    monkeypatch.setattr("stentor.kernels.launching.repeated.launch", lambda *_, **__: None)
     offered = [tunable for tunable in tunables() if tunable.operation == triton_prefill.OPERATION]
-    with FakeTensorMode(), dry_run():
-        for tunable in offered:
-            tunable.workload(torch.device("cuda"))()
-    assert asked == [(tunable.operation, tunable.key) for tunable in offered]
-    assert len(set(asked)) == len(asked)
+    check_looked_up(triton_prefill, (repeated,), offered, monkeypatch)
+    assert len({tunable.key for tunable in offered}) == len(offered)
 
 
 def waits(kernel: CompiledKernel) -> set[int]:

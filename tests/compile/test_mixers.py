@@ -20,7 +20,8 @@ from stentor.kernels.mamba2.tunables import tunables as mamba_tunables
 from stentor.kernels.selective_scan import choose as choose_scan
 from stentor.kernels.selective_scan import triton as scan_triton
 from stentor.kernels.selective_scan.tunables import tunables as scan_tunables
-from stentor.kernels.tuning import Config, Tunable
+from stentor.kernels.tuning import Tunable
+from stentor.tests.compile.tuned import check_looked_up
 
 pytestmark = pytest.mark.compiles
 
@@ -114,16 +115,4 @@ def test_prompts_are_multiplied_in_tensor_cores_and_fit_an_h100(operation: Calla
 def test_the_tuner_times_what_launches_look_up(
     module: object, tunables: Callable[[], list[Tunable]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = []
-
-    def pick(operation: str, key: str, default: Config) -> Config:
-        asked.append((operation, key))
-        return default
-
-    monkeypatch.setattr(module, "pick", pick)
-    for where in (module, delta_chunks):
-        monkeypatch.setattr(where, "launch", lambda *_, **__: None)
-    with FakeTensorMode(), dry_run():
-        for tunable in tunables():
-            tunable.workload(torch.device("cuda"))()
-    assert asked == [(tunable.operation, tunable.key) for tunable in tunables()]
+    check_looked_up(module, (module, delta_chunks), tunables(), monkeypatch)

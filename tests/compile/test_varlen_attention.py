@@ -4,9 +4,9 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from stentor.kernels.launching.dry_run import dry_run
-from stentor.kernels.tuning import Config
 from stentor.kernels.varlen_attention import choose, triton, varlen_attention
 from stentor.kernels.varlen_attention.tunables import tunables
+from stentor.tests.compile.tuned import check_looked_up
 
 pytestmark = pytest.mark.compiles
 
@@ -40,15 +40,4 @@ def test_encoders_use_tensor_cores_and_spill_nothing(
 
 
 def test_the_tuner_times_what_launches_look_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
-
-    def pick(operation: str, key: str, default: Config) -> Config:
-        asked.append((operation, key))
-        return default
-
-    monkeypatch.setattr(triton, "pick", pick)
-    monkeypatch.setattr(triton, "launch", lambda *_, **__: None)
-    with FakeTensorMode(), dry_run():
-        for tunable in tunables():
-            tunable.workload(torch.device("cuda"))()
-    assert asked == [(tunable.operation, tunable.key) for tunable in tunables()]
+    check_looked_up(triton, (triton,), tunables(), monkeypatch)

@@ -1,7 +1,7 @@
 """The scheduler and a real runner in one process, one step ahead as in production."""
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -46,6 +46,9 @@ class Outcome:
     finished: Finished | None = None
 
 
+NO_LIMITS: Mapping[str, int] = {}
+
+
 def never() -> bool:
     return False
 
@@ -64,25 +67,37 @@ class LocalEngine:
         self.deaths = 0
         self.restart(setup.ready.num_blocks)
 
-    def restart(self, num_blocks: int, *, prefix_cache: bool = True, max_num_batched_tokens: int = 0) -> None:
-        """A fresh scheduler over the same model, with fewer blocks or a smaller budget if asked."""
+    def restart(
+        self,
+        num_blocks: int,
+        *,
+        prefix_cache: bool = True,
+        max_num_batched_tokens: int = 0,
+        limits: Mapping[str, int] = NO_LIMITS,
+        aging: float = 10.0,
+    ) -> None:
+        """A fresh scheduler over the same model, with fewer blocks or a smaller budget if asked; ``limits`` of a step
+        are set beside it."""
         self.shelf = Shelf()
         if self.runner.extras is not None:
             self.runner.extras.media = self.shelf.reader.read
-        limits = self.ready.limits
         self._forget()
-        budget = max_num_batched_tokens or limits.max_num_batched_tokens
-        limits = msgspec.structs.replace(
-            limits,
+        budget = max_num_batched_tokens or self.ready.limits.max_num_batched_tokens
+        step = msgspec.structs.replace(
+            self.ready.limits,
             max_num_batched_tokens=budget,
             max_mixed_prefill_tokens=budget,
             max_prefill_chunk=budget,
             max_admitted_tokens=0,
         )
-        ready = msgspec.structs.replace(self.ready, num_blocks=num_blocks, limits=limits)
-        self.scheduler = Scheduler(
-            ready, EngineConfig(self.config, SchedulerConfig(prefix_cache=prefix_cache, target_itl=0.0))
+        ready = msgspec.structs.replace(
+            self.ready, num_blocks=num_blocks, limits=msgspec.structs.replace(step, **limits)
         )
+        scheduling = SchedulerConfig(prefix_cache=prefix_cache, target_itl=0.0, priority_aging_seconds=aging)
+        self._scheduled = ready, EngineConfig(self.config, scheduling)
+        self.scheduler = Scheduler(*self._scheduled)
+        self._submits: dict[int, Submit] = {}
+        """As the engine had them."""
         self.outcomes: dict[tuple[int, int], Outcome] = {}
         self.prompts: dict[int, PromptDone] = {}
         self._parts: dict[int, PromptParts] = {}
@@ -117,16 +132,24 @@ class LocalEngine:
         adapter: AdapterRef | None = None,
         constraints: list[TokenConstraint | None] | None = None,
         resumed: Resumed | None = None,
+        priority: int = 0,
     ) -> int:
         """``constraints``: what each sequence follows."""
         rid, self._next_rid = self._next_rid, self._next_rid + 1
         seeds = seeds or [0]
         for index in range(len(seeds)):
             self.outcomes[rid, index] = Outcome()
-        request = Submit(rid, prompt, params, seeds, 0, salt, self._clock, resumed, pooling=pooling, adapter=adapter)
+        request = Submit(
+            rid, prompt, params, seeds, priority, salt, self._clock, resumed, pooling=pooling, adapter=adapter
+        )
         if params.routed_experts is not None:
             self._experts[rid] = RoutedExperts(params.routed_experts, len(prompt))
         request = self.shelf.bring(request, group_of(self.ready.groups, "cross"), audio, streamed, media)
+        self._submits[rid] = request
+        self._enter(request, constraints)
+        return rid
+
+    def _enter(self, request: Submit, constraints: list[TokenConstraint | None] | None) -> None:
         awaits: frozenset[Resource] = NOTHING if constraints is None else frozenset(["grammar"])
         refused = self.scheduler.submit(request, awaits=awaits)
         self._write_media()
@@ -134,8 +157,14 @@ class LocalEngine:
         if refused is not None:
             self._take(refused)
         elif constraints is not None:
-            self.scheduler.prerequisites.constrain(rid, constraints)
-        return rid
+            ended = self.scheduler.prerequisites.constrain(request.rid, constraints)
+            if ended is not None:
+                self._take(ended)
+
+    def abort(self, rid: int, index: int = -1) -> None:
+        ended = self.scheduler.abort(rid, index)
+        if ended is not None:
+            self._take(ended)
 
     def append(self, rid: int, pcm: bytes, *, last: bool = False) -> None:
         ended = self.scheduler.append(self.shelf.append(rid, pcm, last=last))
@@ -148,21 +177,42 @@ class LocalEngine:
             if check:
                 self.scheduler.check_integrity()
 
-    def turn(self, dies: Callable[[], bool] = never) -> bool:
-        """Plans ahead and completes a step; false where there is nothing to do."""
+    def lose_worker(self) -> None:
+        """It loses all that it has, and the scheduler recovers."""
+        self._pending.clear()
+        self._forget()
+        self.deaths += 1
+        self._take(self.scheduler.recover().ended)
+
+    def lose_engine(self, constraints: Callable[[int, list[list[int]]], list[TokenConstraint | None] | None]) -> None:
+        """The scheduler and the worker are lost, and others get what lives, as its client knows it. ``constraints``:
+        what the sequences of a request follow after these outputs."""
+        self._pending.clear()
+        self._forget()
+        self.scheduler = Scheduler(*self._scheduled)
+        self.shelf.store.lost()
+        for rid, submit in self._submits.items():
+            outcomes = [self.outcomes[rid, index] for index in range(len(submit.seeds))]
+            ended = [index for index, each in enumerate(outcomes) if each.finished is not None]
+            if len(ended) == len(outcomes):
+                continue
+            outputs = [list(each.tokens) for each in outcomes]
+            again = msgspec.structs.replace(submit, resumed=Resumed(outputs, ended, rid in self.prompts))
+            self._enter(self.shelf.again(again), constraints(rid, outputs))
+
+    def turn(self, dies: Callable[[], bool] = never, *, ahead: int = MAX_IN_FLIGHT) -> bool:
+        """Plans ahead and completes a step; false where there is nothing to do. ``ahead``: steps in flight, at most;
+        with 0 none is planned."""
         self._clock += 1e-3
         if dies():
-            self._pending.clear()
-            self._forget()
-            self.deaths += 1
-            self._take(self.scheduler.recover().ended)
+            self.lose_worker()
         self._load_adapters()
-        while self.scheduler.in_flight < MAX_IN_FLIGHT and (plan := self.scheduler.plan(self._clock)) is not None:
+        while self.scheduler.in_flight < ahead and (plan := self.scheduler.plan(self._clock)) is not None:
             self._pending.append(with_forks(plan))
         if self._write_media():
             return True
         if not self._pending:
-            waits = self.ready.stream is not None  # for input
+            waits = self.ready.stream is not None or not ahead  # for input
             assert waits or not self.scheduler.has_work, "requests live and nothing can be planned"
             return False
         self.steps += 1

@@ -25,7 +25,7 @@ from stentor.tests.parity import (
     kimi3,
 )
 from stentor.tests.parity.families import hy4, step
-from stentor.tests.parity.hub_form import Published, Tensors, Values, old_rope
+from stentor.tests.parity.hub_form import Published, Tensors, Values, joined_qkv, old_rope
 
 transformers: Any = untyped_transformers
 """Its configs take more than their signatures say."""
@@ -193,14 +193,8 @@ def _ling2(config: Any) -> Values:
 
 def _joined(tensors: Tensors, config: Any) -> Tensors:
     """Queries, keys and values as one matrix, experts apart; a layer that predicts a further token beside them."""
-    found = {}
-    for name, tensor in tensors.items():
-        if "q_proj" in name:
-            parts = [tensors[name.replace("q_proj", f"{part}_proj")] for part in "qkv"]
-            found[name.replace("q_proj", "query_key_value")] = torch.cat(parts)
-        elif "k_proj" not in name and "v_proj" not in name:
-            found[name] = tensor
-    return {**found, f"model.layers.{config.num_hidden_layers}.eh_proj.weight": torch.ones(1, 2)}
+    further = f"model.layers.{config.num_hidden_layers}.eh_proj.weight"
+    return {**joined_qkv()(tensors, config), further: torch.ones(1, 2)}
 
 
 def _mimo(config: Any) -> Values:

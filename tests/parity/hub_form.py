@@ -38,3 +38,19 @@ def same(config: Any, *fields: str) -> Values:
 def theta(config: Any) -> float:
     """The rotary base."""
     return float(config.rope_parameters["rope_theta"])
+
+
+def joined_qkv(into: str = "query_key_value") -> Callable[[Tensors, Any], Tensors]:
+    """Queries, keys and values as one matrix, named ``into``."""
+
+    def join(tensors: Tensors, _config: Any) -> Tensors:
+        found = {}
+        for name, tensor in tensors.items():
+            if "q_proj" in name:
+                parts = [tensors[name.replace("q_proj", f"{part}_proj")] for part in "qkv"]
+                found[name.replace("q_proj", into)] = torch.cat(parts)
+            elif "k_proj" not in name and "v_proj" not in name:
+                found[name] = tensor
+        return found
+
+    return join

@@ -14,7 +14,7 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from stentor.engine.model_config.spec.positions import alibi_slopes
 from stentor.tests.parity import hub_loops
-from stentor.tests.parity.hub_form import Published, Tensors, Values, old_rope
+from stentor.tests.parity.hub_form import Published, Tensors, Values, joined_qkv, old_rope
 
 transformers: Any = untyped_transformers
 """Its configs take more than their signatures say."""
@@ -87,22 +87,6 @@ def _falcon(shape: Mapping[str, Any], **fields: Any) -> Any:
     return transformers.FalconConfig(**sizes, **fields, bos_token_id=1, eos_token_id=2, tie_word_embeddings=False)
 
 
-def _joined(into: str) -> Callable[[Tensors, Any], Tensors]:
-    """Queries, keys and values as one matrix, which is named ``into``."""
-
-    def join(tensors: Tensors, _config: Any) -> Tensors:
-        found = {}
-        for name, tensor in tensors.items():
-            if "q_proj" in name:
-                parts = [tensors[name.replace("q_proj", f"{part}_proj")] for part in "qkv"]
-                found[name.replace("q_proj", into)] = torch.cat(parts)
-            elif "k_proj" not in name and "v_proj" not in name:
-                found[name] = tensor
-        return found
-
-    return join
-
-
 def _llama(model_type: str, **own: Any) -> Callable[[Any], Values]:
     return lambda config: {
         **{"model_type": model_type, "hidden_act": "silu", "tie_word_embeddings": False, **old_rope(config)},
@@ -152,7 +136,7 @@ def _chatglm(config: Any) -> Values:
 
 
 def _with_frequencies(tensors: Tensors, config: Any) -> Tensors:
-    joined = _joined("query_key_value")(tensors, config)
+    joined = joined_qkv()(tensors, config)
     return {**joined, "transformer.rotary_pos_emb.inv_freq": torch.ones(4)}
 
 
@@ -213,7 +197,7 @@ def _second_13b(model: Any) -> None:
 
 def _longer_rows(tensors: Tensors, config: Any) -> Tensors:
     """With rows of the head of other lengths than 1."""
-    found = _joined("W_pack")(tensors, config)
+    found = joined_qkv("W_pack")(tensors, config)
     lengths = torch.linspace(0.5, 2.0, len(found["lm_head.weight"]))[:, None]
     return {**found, "lm_head.weight": found["lm_head.weight"] * lengths}
 
@@ -265,7 +249,7 @@ def _plamo3(config: Any) -> Values:
 def _smaller_norms(tensors: Tensors, config: Any) -> Tensors:
     """With norms behind parts that begin at small numbers, and fused matrices."""
     found = {}
-    for name, tensor in _joined("qkv_proj")(tensors, config).items():
+    for name, tensor in joined_qkv("qkv_proj")(tensors, config).items():
         if "gate_proj" in name:
             found[name.replace("gate_proj", "gate_up_proj")] = torch.cat((tensor, tensors[name.replace("gate", "up")]))
         elif "up_proj" not in name:
@@ -356,7 +340,7 @@ def _layer_normed(model: Any) -> None:
 
 def _turned(tensors: Tensors, config: Any) -> Tensors:
     """Matrices of layers as [inputs, outputs], with slopes that are computed again."""
-    joined = _joined("c_attn")(tensors, config)
+    joined = joined_qkv("c_attn")(tensors, config)
     found = {
         name: each.t() if "_proj.weight" in name or "c_attn.weight" in name else each for name, each in joined.items()
     }
@@ -426,15 +410,15 @@ PUBLISHED: Mapping[str, Published] = {
         _llama("internlm", bias=True, rotary={"base": 10000, "type": "dynamic"}, rope_theta=..., rope_scaling=...),
     ),
     "orion": Published("OrionForCausalLM", {}, _orion),
-    "qwen1": Published("QWenLMHeadModel", _QWEN1_NAMES, _qwen1, _joined("c_attn")),
+    "qwen1": Published("QWenLMHeadModel", _QWEN1_NAMES, _qwen1, joined_qkv("c_attn")),
     "step1": Published(
         "Step1ForCausalLM",
         {},
         lambda config: {**_llama("step1")(config), "num_key_value_heads": ..., "num_attention_groups": 2},
         prepared=partial(_with_alibi, roots=True),
     ),
-    "baichuan": Published("BaiChuanForCausalLM", {}, _baichuan, _joined("W_pack")),
-    "baichuan-13b": Published("BaichuanForCausalLM", {}, _baichuan_13b, _joined("W_pack"), _with_alibi),
+    "baichuan": Published("BaiChuanForCausalLM", {}, _baichuan, joined_qkv("W_pack")),
+    "baichuan-13b": Published("BaichuanForCausalLM", {}, _baichuan_13b, joined_qkv("W_pack"), _with_alibi),
     "baichuan2-13b": Published(
         "BaichuanForCausalLM",
         {},
@@ -443,7 +427,7 @@ PUBLISHED: Mapping[str, Published] = {
         _second_13b,
     ),
     "chatglm": Published("ChatGLMModel", _CHATGLM_NAMES, _chatglm, _with_frequencies),
-    "chatglm-plain": Published("ChatGLMForConditionalGeneration", _CHATGLM_NAMES, _chatglm, _joined("query_key_value")),
+    "chatglm-plain": Published("ChatGLMForConditionalGeneration", _CHATGLM_NAMES, _chatglm, joined_qkv()),
     "stablelm-epoch": Published("StableLMEpochForCausalLM", {}, _stablelm_epoch),
     **dict.fromkeys(("refined-web", "refined-web-40b", "refined-web-alibi"), _FALCON),
     "plamo3": Published("Plamo3ForCausalLM", _PLAMO3_NAMES, _plamo3, _smaller_norms, _unscaled),

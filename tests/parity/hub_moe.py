@@ -7,7 +7,7 @@ from typing import Any
 import torch
 import transformers as untyped_transformers
 
-from stentor.tests.parity.hub_form import Published, Tensors, Values, same, theta
+from stentor.tests.parity.hub_form import Published, Tensors, Values, joined_qkv, same, theta
 
 transformers: Any = untyped_transformers
 """Its configs take more than their signatures say."""
@@ -119,18 +119,6 @@ def _deepseek(config: Any) -> Values:
     return {**own, **same(config, "num_experts_per_tok", "moe_intermediate_size", "norm_topk_prob")}
 
 
-def _joined(tensors: Tensors, config: Any) -> Tensors:
-    """Queries, keys and values as one matrix."""
-    found = {}
-    for name, tensor in tensors.items():
-        if "q_proj" in name:
-            parts = [tensors[name.replace("q_proj", f"{part}_proj")] for part in "qkv"]
-            found[name.replace("q_proj", "query_key_value")] = torch.cat(parts)
-        elif "k_proj" not in name and "v_proj" not in name:
-            found[name] = tensor
-    return found
-
-
 @torch.no_grad()
 def _with_normed_head(model: Any) -> None:
     half_shared(model)
@@ -142,7 +130,7 @@ def _ling1(tensors: Tensors, config: Any) -> Tensors:
     """With a head whose columns have other lengths than 1."""
     lengths = torch.linspace(0.5, 3.0, config.hidden_size)
     tensors = {**tensors, "lm_head.weight": tensors["lm_head.weight"] * lengths}
-    return _joined(ungated(tensors, config), config)
+    return joined_qkv()(ungated(tensors, config), config)
 
 
 def _ling1_described(config: Any) -> Values:
@@ -177,7 +165,7 @@ def _param2(config: Any) -> Values:
 
 def _fused(tensors: Tensors, config: Any) -> Tensors:
     """Queries, keys and values as one matrix, beside what draws sounds."""
-    found = {name.replace("query_key_value", "qkv_proj"): each for name, each in _joined(tensors, config).items()}
+    found = joined_qkv("qkv_proj")(tensors, config)
     return {**found, "visual.patch_embed.proj.weight": torch.ones(2, 2), "model.mtp.layers.0.x.weight": torch.ones(1)}
 
 
@@ -443,8 +431,8 @@ PUBLISHED: Mapping[str, Published] = {
     "arctic-sequential": Published("ArcticForCausalLM", _ARCTIC, _arctic_sequential, prepared=_alternating),
     "deepseek": Published("DeepseekForCausalLM", {}, _deepseek, ungated, half_shared),
     "ling1": Published("BailingMoeForCausalLM", _LING, _ling1_described, _ling1, _with_normed_head),
-    "sarvam-moe": Published("SarvamMoEForCausalLM", _LING, _sarvam_moe, _joined),
-    "param2": Published("Param2MoEForCausalLM", _LING, _param2, _joined),
+    "sarvam-moe": Published("SarvamMoEForCausalLM", _LING, _sarvam_moe, joined_qkv()),
+    "param2": Published("Param2MoEForCausalLM", _LING, _param2, joined_qkv()),
     "mimo-v2": Published("MiMoV2ForCausalLM", {"sinks": "attention_sink_bias"}, _mimo_v2, _fused),
     "mimo-v2-fp8": Published("MiMoV2ForCausalLM", {}, _mimo_v2_fp8, _in_float8, _rounded_to_float8),
     "nemotron-puzzle": Published("NemotronHPuzzleForCausalLM", {}, _puzzle, _without_lacking, _puzzled),

@@ -52,6 +52,13 @@ def configs(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
             **{**_second(shape), "conv_kernel_size": 3, "n_layers_per_attn_res_block": 1, "n_routed_experts": 2},
             layer_types=["hybrid", "hybrid_sliding", "hybrid"],
         ),
+        "inkling2-mini": lambda: transformers.AutoConfig.for_model(
+            "inkling2_loop_text",
+            **{**_second(shape), "num_hidden_layers": 7},
+            layer_types=["hybrid_sliding", "hybrid", "hybrid_sliding", "hybrid", "hybrid", "hybrid_sliding", "hybrid"],
+            log_scaling_n_floor=20,
+            **{"loop_layer_index_start": 2, "loop_layer_index_end": 6, "loop_num_passes": 3, "loop_gate_rank": 8},
+        ),
     }
 
 
@@ -96,6 +103,18 @@ def _inkling2() -> Any:
     )
 
 
+def _mini() -> Any:
+    """An Inkling 2 whose middle layers run twice, under its published names."""
+    kinds = ["hybrid_sliding", "hybrid", "hybrid_sliding", "hybrid"]
+    config = _inkling2().to_dict()
+    loop = {"loop_layer_index_start": 2, "loop_layer_index_end": 4, "loop_num_passes": 2, "loop_gate_rank": 8}
+    return transformers.Inkling2LoopConfig(
+        text_config={**_second(TEXT), **loop, "num_hidden_layers": 4, "layer_types": kinds},
+        vision_config=config["vision_config"],
+        image_token_id=_IMAGE,
+    )
+
+
 def _squares(random: torch.Generator, size: int) -> Picture:
     rows, columns = ((2, 3), (4, 1), (1, 1))[size]
     pixels = torch.randn(rows * columns, 2 * PATCH, 2 * PATCH, 3, generator=random)
@@ -106,4 +125,5 @@ def _squares(random: torch.Generator, size: int) -> Picture:
 INKLINGS: Final[Mapping[str, tuple[Callable[[], Any], Kind]]] = {
     "inkling": (_inkling, Kind(_picture_or_sound, _IMAGE, grouped, (_SOUND,))),
     "inkling2": (_inkling2, Kind(_squares, _IMAGE, cat())),
+    "inkling2_mini": (_mini, Kind(_squares, _IMAGE, cat())),
 }

@@ -147,6 +147,7 @@ CALLED = {
     "inkling": {*INKLING, "a learned factor"},
     "inkling-wide": {*INKLING, "a learned factor"},
     **dict.fromkeys(("inkling2", "inkling2-full"), INKLING2),
+    "inkling2-mini": {*INKLING2, "streams of a further loop"},
 }
 """Operations without an instruction, by model."""
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from stentor.engine.layers.audio.kaldi_mel import KaldiMel
 from stentor.engine.loading.checkpoint import open_checkpoint
 from stentor.engine.model_config.speech.encoder_decoder import EncoderDecoderConfig
 from stentor.tests.parity.test_whisper import sound
@@ -17,6 +18,7 @@ from stentor.tests.parity.transcribers import (
     tiny,
     tiny_canary,
     tiny_cohere,
+    tiny_seamless,
     tiny_speech2text,
     tiny_streaming,
     transformers,
@@ -48,6 +50,10 @@ KINDS: dict[str, Callable[[], Any]] = {
         scale_embedding=False,
         tie_word_embeddings=False,
     ),
+    "seamless": tiny_seamless,
+    "seamless, deeper": partial(tiny_seamless, num_adapter_layers=2, adaptor_kernel_size=4, adaptor_stride=4),
+    "seamless, first": partial(tiny_seamless, "ForSpeechToText"),
+    "seamless, with all its parts": partial(tiny_seamless, "v2Model", current_modality="speech"),
     "streaming, tied": partial(tiny_streaming, tie_word_embeddings=True, encoder={"attention_bias": True}),
 }
 EXTRACTORS: dict[str, Any] = {
@@ -80,6 +86,12 @@ def inputs_of(model: Any, pcm: bytes) -> dict[str, torch.Tensor]:
         extract = transformers.Speech2TextFeatureExtractor(feature_size=bins, num_mel_bins=bins)
         padded = torch.nn.functional.pad(samples, (0, max(0, 560 - len(samples))))
         return {"input_features": extract(padded.numpy(), sampling_rate=16_000, return_tensors="pt").input_features}
+    if model.config.model_type.startswith("seamless"):
+        bins = model.config.feature_projection_input_dim // 2
+        extract = transformers.SeamlessM4TFeatureExtractor(feature_size=bins, num_mel_bins=bins)
+        frames = (max(560, len(samples)) - 400) // 160 + 1
+        whole = torch.nn.functional.pad(samples, (0, max(0, 560 - len(samples))))[: frames // 2 * 320 + 240]
+        return dict(extract(whole.numpy(), sampling_rate=16_000, return_tensors="pt"))
     if model.config.model_type == "moonshine":
         return {"input_values": torch.nn.functional.pad(samples, (0, max(0, 895 - len(samples)))).unsqueeze(0)}
     padded = torch.nn.functional.pad(samples, (0, -len(samples) % 80)).unsqueeze(0)
@@ -96,6 +108,9 @@ def logits_of(model: Any, pcm: bytes, tokens: Sequence[int]) -> torch.Tensor:
 
 def encoded_by(model: Any, pcm: bytes) -> torch.Tensor:
     """The encoder output that the decoder attends to, without padding."""
+    if model.config.model_type.startswith("seamless"):
+        joined: torch.Tensor = model.speech_encoder(**inputs_of(model, pcm)).last_hidden_state[0]
+        return joined
     made = model.model.encoder(**inputs_of(model, pcm))
     found: torch.Tensor = made.last_hidden_state[0]
     if getattr(made, "attention_mask", None) is not None:
@@ -156,3 +171,10 @@ def test_a_config_as_published_is_read(tmp_path: Path) -> None:
     tiny(rope_theta=10000.0, partial_rotary_factor=0.9).save_pretrained(tmp_path)
     config = open_checkpoint(tmp_path).encoder_decoder
     assert (config.source_positions, config.max_position, config.eos_token_ids) == (1248, 64, (2,))
+
+
+def test_features_of_seamless_are_those_of_its_extractor() -> None:
+    samples = torch.from_numpy(np.frombuffer(sound(0.255, 3), "<i2").astype(np.float32) / 32768)
+    extracted = transformers.SeamlessM4TFeatureExtractor()(samples.numpy(), sampling_rate=16_000, return_tensors="pt")
+    found = KaldiMel(80, torch.device("cpu"), sampled=True)(samples)
+    torch.testing.assert_close(found, extracted["input_features"].reshape(-1, 80), atol=1e-4, rtol=1e-4)

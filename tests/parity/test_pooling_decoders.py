@@ -31,6 +31,11 @@ LLM: dict[str, Any] = {
 ONE_LABEL: dict[str, Any] = {**LLM, "num_labels": 1}
 LABELS: dict[str, Any] = {**LLM, "num_labels": 3}
 GPT2: dict[str, Any] = {"vocab_size": 130, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64, "num_labels": 3}
+NEO: dict[str, Any] = {name: LABELS[name] for name in ("vocab_size", "hidden_size", "max_position_embeddings")}
+NEO["num_labels"] = 3
+BIO: dict[str, Any] = {
+    name: LABELS[name] for name in LABELS if name not in ("num_key_value_heads", "tie_word_embeddings")
+}
 BLOCK = 16
 TEXTS = [[5, 9, 60, 7], [8], [101, 4, 4, 33, 90, 17, 6] * 4]
 EMBED = Pooling("embed", last=True)
@@ -48,6 +53,7 @@ SCORERS: dict[str, Callable[[], Any]] = {
     "Qwen3": lambda: transformers.Qwen3ForSequenceClassification(transformers.Qwen3Config(**ONE_LABEL)),
     "Skywork's Llama": lambda: transformers.LlamaForSequenceClassification(transformers.LlamaConfig(**ONE_LABEL)),
     "Gemma": lambda: transformers.GemmaForSequenceClassification(transformers.GemmaConfig(**ONE_LABEL, head_dim=8)),
+    "GPT-J": lambda: transformers.GPTJForSequenceClassification(transformers.GPTJConfig(**GPT2, rotary_dim=4)),
 }
 
 
@@ -165,6 +171,11 @@ OF_EACH_TOKEN: dict[str, Callable[[], Any]] = {
     "GPT-2": lambda: transformers.GPT2ForTokenClassification(transformers.GPT2Config(**GPT2)),
     "GPT-NeoX": lambda: transformers.GPTNeoXForTokenClassification(transformers.GPTNeoXConfig(**LABELS)),
     "Falcon": lambda: transformers.FalconForTokenClassification(transformers.FalconConfig(**LABELS)),
+    "GPT-Neo": lambda: transformers.GPTNeoForTokenClassification(
+        transformers.GPTNeoConfig(**NEO, num_layers=2, num_heads=4, attention_types=[[["global"], 2]])
+    ),
+    "BioGPT": lambda: transformers.BioGptForTokenClassification(transformers.BioGptConfig(**BIO)),
+    "Phi": lambda: transformers.PhiForTokenClassification(transformers.PhiConfig(**LABELS)),
 }
 
 

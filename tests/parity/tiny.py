@@ -134,6 +134,10 @@ ARCHITECTURES: dict[str, Build] = {
 }
 
 
+_ALONE = {"emu3_text_model": "Emu3ForCausalLM", "mllama_text_model": "MllamaForCausalLM"}
+"""Classes of text parts that no mapping of transformers names, by model type."""
+
+
 def described(name: str) -> dict[str, Any]:
     """The fields of a model's config.json."""
     config = ARCHITECTURES[name]()
@@ -158,7 +162,8 @@ def make_of(config: Any, name: str, folder: Path) -> Any:
     # transformers 5.23 has Mistral 4 among models that see
     sees = hasattr(config, "vision_config") or config.model_type == "mistral4"
     kind = transformers.AutoModelForImageTextToText if sees else transformers.AutoModelForCausalLM
-    model = kind.from_config(config)
+    own = _ALONE.get(config.model_type)
+    model = getattr(transformers, own)(config) if own else kind.from_config(config)
     model = model.float().eval()
     with torch.no_grad():
         for parameter_name, parameter in model.named_parameters():

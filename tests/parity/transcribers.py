@@ -135,6 +135,57 @@ def tiny_speech2text(**changes: Any) -> Any:
     return enlarged(transformers.Speech2TextForConditionalGeneration(config).float().eval())
 
 
+SEAMLESS: dict[str, Any] = {
+    "vocab_size": 200,
+    "hidden_size": 48,
+    "encoder_layers": 2,
+    "decoder_layers": 3,
+    "encoder_attention_heads": 3,
+    "decoder_attention_heads": 4,
+    "encoder_ffn_dim": 80,
+    "decoder_ffn_dim": 96,
+    "max_position_embeddings": 64,
+    "speech_encoder_layers": 2,
+    "speech_encoder_attention_heads": 3,
+    "speech_encoder_intermediate_size": 72,
+    "feature_projection_input_dim": 32,
+    "conv_depthwise_kernel_size": 5,
+    "pad_token_id": 0,
+    "bos_token_id": 2,
+    "eos_token_id": 3,
+    "decoder_start_token_id": 3,
+    "char_vocab_size": 20,
+    "t2u_vocab_size": 40,
+    "t2u_encoder_layers": 1,
+    "t2u_decoder_layers": 1,
+    "t2u_encoder_ffn_dim": 32,
+    "t2u_decoder_ffn_dim": 32,
+    "t2u_encoder_attention_heads": 2,
+    "t2u_decoder_attention_heads": 2,
+    "t2u_variance_predictor_embed_dim": 48,
+    "t2u_variance_predictor_hidden_dim": 16,
+    "unit_hifi_gan_vocab_size": 40,
+    "vocoder_offset": 0,
+    "unit_embed_dim": 16,
+    "lang_embed_dim": 8,
+    "spkr_embed_dim": 8,
+    "vocoder_num_langs": 4,
+    "vocoder_num_spkrs": 3,
+    "upsample_initial_channel": 32,
+}
+
+
+def tiny_seamless(which: str = "v2ForSpeechToText", **changes: Any) -> Any:
+    """SeamlessM4T, of a version and for a task."""
+    torch.manual_seed(0)
+    version = "v2" if which.startswith("v2") else ""
+    own = {"left_max_position_embeddings": 9, "right_max_position_embeddings": 4} if version else {}
+    config = getattr(transformers, f"SeamlessM4T{version}Config")(
+        **{**SEAMLESS, **own, **changes}, attn_implementation="eager"
+    )
+    return enlarged(getattr(transformers, f"SeamlessM4T{which}")(config).float().eval())
+
+
 def enlarged(model: Any) -> Any:
     """With weights large enough for every part to count."""
     with torch.no_grad():

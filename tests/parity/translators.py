@@ -8,6 +8,8 @@ from typing import Any, Final
 import torch
 import transformers as untyped_transformers
 
+from stentor.tests.parity.transcribers import tiny_seamless
+
 transformers: Any = untyped_transformers
 
 VOCAB = 200
@@ -92,6 +94,16 @@ def tiny_bart(kind: str = "Bart", seed: int = 0, **changes: Any) -> Any:
     return _enlarged(getattr(transformers, name)(config))
 
 
+def tiny_fsmt(**changes: Any) -> Any:
+    """FSMT, with sinusoids for positions, which its class keeps as parameters. With a cache its decoder would not be
+    causal, since it gets tokens one by one."""
+    model = tiny_bart("FSMT", src_vocab_size=VOCAB, tgt_vocab_size=VOCAB, use_cache=False, **changes)
+    for side in (model.model.encoder, model.model.decoder):
+        table = side.embed_positions
+        table.make_weight(*table.weight.shape, table.padding_idx)
+    return model
+
+
 GEMMA: dict[str, Any] = {
     "vocab_size": VOCAB,
     "hidden_size": 48,
@@ -163,6 +175,10 @@ KINDS: dict[str, Callable[[], Any]] = {
     "marian": partial(tiny_bart, "Marian", activation_function="swish", scale_embedding=True),
     "pegasus": partial(tiny_bart, "Pegasus", scale_embedding=True, pad_token_id=0),
     "m2m100": partial(tiny_bart, "M2M100"),
+    "seamless": partial(tiny_seamless, "v2ForTextToText"),
+    "seamless, first": partial(tiny_seamless, "ForTextToText"),
+    "fsmt": tiny_fsmt,
+    "fsmt, tied": partial(tiny_fsmt, tie_word_embeddings=True),
     "blenderbot": partial(tiny_bart, "Blenderbot"),
     "blenderbot, small": partial(tiny_bart, "BlenderbotSmall"),
     "led": partial(

@@ -147,6 +147,7 @@ def text_parts(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
             },
         ),
         "dots3-note-whole": lambda: _dots3_note(shape),
+        "emu3-text": lambda: transformers.Emu3TextConfig(**shape),
         "mistral-large4-seeing": lambda: transformers.MistralLarge4Config(
             text_config={**shape, **_LARGE4}, vision_config={"model_type": "pixtral", **vision}, image_token_index=5
         ),

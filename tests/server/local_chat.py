@@ -1,6 +1,7 @@
 """A chat server over a tiny model, whole but for its processes: tokenizer, grammars, scheduler and worker."""
 
 import asyncio
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -25,7 +26,7 @@ from stentor.server.text.pool import TokenizerPool
 from stentor.server.text.tokenizers.grammar_tokens import vocabulary_of
 from stentor.server.text.tokenizers.pieces import byte_alphabet
 from stentor.server.text.tokenizers.tokenizer import Tokenizer
-from stentor.tests.engine.local import LocalEngine, model_config
+from stentor.tests.engine.local import LocalEngine, model_config, never
 from stentor.tests.fakes import EOS, fake_state
 from stentor.tests.parity import tiny
 
@@ -108,6 +109,8 @@ class LocalChat:
         self.engine_restarts = 0
         self.stats = Stats(0, 0, 0.0, 0, 0, 0, 0, 0)
         self.burst = 1
+        self.dies: Callable[[], bool] = never
+        """Whether the worker is lost before a step."""
         self.prompts: dict[int, list[int]] = {}
         self.grammars = StructuredOutputManager()
         for piece in vocabulary_of(word_tokenizer(), (EOS,)):
@@ -143,7 +146,15 @@ class LocalChat:
         constraints: list[TokenConstraint | None] | None = None
         if is_constrained(submit):
             constraints = self.grammars.constraints_of(submit).sequences
-        rid = self.engine.submit(prompt, params, seeds, salt=salt, constraints=constraints, resumed=submit.resumed)
+        rid = self.engine.submit(
+            prompt,
+            params,
+            seeds,
+            salt=salt,
+            constraints=constraints,
+            resumed=submit.resumed,
+            priority=request.priority,
+        )
         self.prompts[rid] = prompt
         stream = RequestStream(msgspec.structs.replace(submit, rid=rid), self._abort)
         self.engine.journal.add(stream)
@@ -167,7 +178,7 @@ class LocalChat:
             raise
 
     def _turns(self) -> bool:
-        goes_on = all(self.engine.turn() for _ in range(self.burst))
+        goes_on = all(self.engine.turn(self.dies) for _ in range(self.burst))
         self.engine.scheduler.check_integrity()
         self.engine.journal.wake_readers()
         return goes_on

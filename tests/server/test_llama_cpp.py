@@ -310,12 +310,16 @@ async def test_what_is_embedded_may_be_texts_and_tokens_in_turn_and_objects() ->
         (other,) = await prompts("c")
         assert await prompts({"prompt_string": "a b"}) == [text]
         assert await prompts([{"prompt_string": "a b"}, "c"], "input") == [text, other]
+        parts = [{"type": "text", "text": "a "}, {"type": "text", "text": "b"}]
+        assert await prompts({"content": parts}) == await prompts([{"content": parts}]) == [text]
         assert await prompts(["a b", 3, 4]) == [[*text, 3, 4]]
         assert await prompts(["a b", [3, 4], [3, "c"]]) == [text, [3, 4], [3, *other[1:-1]]]
         for content, field in (
             ([[3], 4], "content[1]"),
             ([], "content"),
             ([{"prompt_string": "a", "multimodal_data": ["x"]}], "content[0].multimodal_data"),
+            ({"content": []}, "content.prompt_string"),
+            ({"content": [{"type": "image_url"}]}, "content.content[0].type"),
         ):
             refused = await client.post("/embedding", json={"content": content})
             assert refused.status_code == 400

@@ -1,5 +1,7 @@
 """Checks requests, and explains why they can never run."""
 
+from typing import Final
+
 from stentor.protocols.ipc.actors import Append, Submit
 from stentor.protocols.ipc.audio import MAX_WINDOW_BYTES, SAMPLE_BYTES, SAMPLE_RATE, PromptProbe
 from stentor.protocols.ipc.cache_groups import CacheGroup
@@ -57,7 +59,7 @@ def input_refusal_of(submit: Submit, cross: CacheGroup | None, max_num_batched_t
             where = f"positions {span.start} to {span.end}"
             return f"media at {where} of a prompt of {prompt_len} tokens overlap others, or leave it"
         end = span.end
-    if cross is not None and cross.window and not cross.tokens and len(submit.seeds) != 1:
+    if cross is not None and cross.window and cross.inputs == "audio" and len(submit.seeds) != 1:
         return f"a request with audio has one sequence, not {len(submit.seeds)}"
     return None if submit.probe is None else _refuse_probe(submit, submit.probe, max_num_batched_tokens)
 
@@ -67,20 +69,8 @@ def spans_refusal_of(spans: list[InputSpan], cross: CacheGroup | None) -> str | 
     if cross is None:
         return "the model reads tokens alone: it takes no audio or other media" if spans else None
     if cross.window:
-        if not spans and cross.tokens:
-            return "an encoder-decoder is served: the request needs a text for the encoder"
-        if not spans:
-            return "a transcription model is served: the request needs audio"
-        if len(spans) > 1 or spans[0].start >= 0 or spans[0].length != cross.window:
-            return f"the model takes one window of {cross.window} positions at once, and the request brings others"
-        data = spans[0].data
-        if cross.tokens and (data.length % TOKEN_BYTES or not 0 < data.length <= TOKEN_BYTES * cross.window):
-            return (
-                f"the encoder's text has {data.length} bytes; expected are 1 to {cross.window} tokens of {TOKEN_BYTES}"
-            )
-        if not cross.tokens and (not 0 < data.length <= MAX_WINDOW_BYTES or data.length % SAMPLE_BYTES):
-            return f"the audio has {data.length} bytes; expected are whole samples, up to {MAX_WINDOW_BYTES} bytes"
-    elif any(span.start < 0 for span in spans):
+        return _window_refusal(spans, cross)
+    if any(span.start < 0 for span in spans):
         return "the media of a prompt stand at positions of it"
     parts = whole_parts(spans, spans[-1].end if spans else 0, cross)
     longest = max((end - first for first, end in parts), default=0)
@@ -95,6 +85,29 @@ def spans_refusal_of(spans: list[InputSpan], cross: CacheGroup | None) -> str | 
         what = "pictures" if cross.lasting else "embeddings"
         return f"the media of the prompt take {total} {what}, and the encoder cache holds {cross.capacity}"
     return None
+
+
+_NEEDS: Final = {
+    "audio": "a transcription model is served: the request needs audio",
+    "picture": "a model that writes about a picture is served: the request needs one",
+    "tokens": "an encoder-decoder is served: the request needs a text for the encoder",
+}
+
+
+def _window_refusal(spans: list[InputSpan], cross: CacheGroup) -> str | None:
+    """The same for a model whose requests bring one window."""
+    if not spans:
+        return _NEEDS[cross.inputs]
+    if len(spans) > 1 or spans[0].start >= 0 or spans[0].length != cross.window:
+        return f"the model takes one window of {cross.window} positions at once, and the request brings others"
+    size = spans[0].data.length
+    match cross.inputs:
+        case "tokens" if size % TOKEN_BYTES or not 0 < size <= TOKEN_BYTES * cross.window:
+            return f"the encoder's text has {size} bytes; expected are 1 to {cross.window} tokens of {TOKEN_BYTES}"
+        case "audio" if not 0 < size <= MAX_WINDOW_BYTES or size % SAMPLE_BYTES:
+            return f"the audio has {size} bytes; expected are whole samples, up to {MAX_WINDOW_BYTES} bytes"
+        case _:
+            return None
 
 
 def oversized(submit: Submit, cross: CacheGroup | None) -> InputSpan | None:

@@ -122,10 +122,12 @@ class Attention:
         self.scales = cache_scales(weights, prefix, spec.kv_heads, context)
         _pass_over_unused(weights, prefix, spec)
 
-    def again(self, cache: int) -> "Attention":
-        """The same weights over the cache with this number."""
+    def again(self, cache: int, layer: int) -> "Attention":
+        """The same weights over the cache with this number, and the states of this layer."""
         found = copy(self)
         found._cache = cache
+        if self._key_convs is not None:
+            found._key_convs = self._key_convs.again(layer)
         return found
 
     @overload

@@ -1,5 +1,6 @@
 """Convolutions of keys and values by taps that each token brings (Inkling 2)."""
 
+from copy import copy
 from typing import Any
 
 import torch
@@ -26,6 +27,12 @@ class ConvOfTokens:
         parts = self._stored.split_with_sizes([size for _, size in spec.parts], dim=1)
         for (name, _), part in zip(spec.parts, parts, strict=True):
             weights.add(f"{prefix}.{name}.static_w", part, read=lambda taps: taps.flip(0))  # theirs are newest first
+
+    def again(self, layer: int) -> "ConvOfTokens":
+        """The same weights over the states of another layer."""
+        found = copy(self)
+        found._layer = layer
+        return found
 
     def added(self, x: torch.Tensor, batch: Any, taps: torch.Tensor) -> torch.Tensor:
         """x [tokens, channels] and ``taps`` [tokens, heads · width], newest first, of any float dtype → float32; writes

@@ -1,4 +1,4 @@
-"""Log-mel features as Kaldi makes them, normed over a window's frames (Speech2Text)."""
+"""Log-mel features as Kaldi makes them, normed over a window's frames (Speech2Text, SeamlessM4T)."""
 
 import math
 
@@ -13,12 +13,15 @@ _EMPHASIS = 0.97
 _LOWEST = 20.0
 _FLOOR = 1.192092955078125e-07
 _SCALE = 32768.0
+_SPARE_VARIANCE = 1e-7
 
 
 class KaldiMel:
     """Converts samples to frames; holds the window and the filters."""
 
-    def __init__(self, bins: int, device: torch.device) -> None:
+    def __init__(self, bins: int, device: torch.device, *, sampled: bool = False) -> None:
+        """``sampled``: whether deviations are those of a sample, with a small variance added."""
+        self._sampled = sampled
         self._window = torch.hann_window(WINDOW, periodic=False, dtype=torch.float64, device=device) ** 0.85
         self._filters = _filters(bins).to(device)
 
@@ -32,6 +35,8 @@ class KaldiMel:
         power = torch.view_as_real(spectrum).square().sum(-1)  # [frames, _FFT // 2 + 1]
         mel = (power @ self._filters).clamp_(min=_FLOOR).log_()
         mel -= mel.mean(0)
+        if self._sampled:
+            return (mel / (mel.square().sum(0) / (len(mel) - 1) + _SPARE_VARIANCE).sqrt()).float()
         deviation = mel.square().mean(0).sqrt()
         return (mel / torch.where(deviation > 0, deviation, 1.0)).float()  # silence has none
 

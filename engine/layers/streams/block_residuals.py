@@ -1,13 +1,13 @@
 """Residual streams side by side, [tokens, streams · hidden]: those kept before blocks of layers, and the one that parts
 add to. Parts take a mix of them (attention residuals, arXiv:2603.15031)."""
 
+from copy import copy
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 import torch
 from msgspec.structs import replace
 
-from stentor import kernels
 from stentor.kernels.forward import Traced
 
 from ...model_config.spec.layer import LayerSpec
@@ -18,85 +18,20 @@ from ..layer import Layer
 from ..linear.layer_context import LayerContext
 from ..linear.quantized import Delta, Stream
 from ..linear.weights import WeightMap
-from ..norm import RMSNorm
 from ..rotary import RotaryTables
+from .block_loop import GatedMix, LoopQueries
+from .mixes import AlikeMixes, Last, Mix, QueriedMix
 
-_EPS: Final = 1e-6
-"""Of the norms of streams without weights, whatever the model's is."""
-
-
-class _Last:
-    """The last stream, where none is kept, for each of some inputs."""
-
-    def __init__(self, hidden: int, inputs: int) -> None:
-        self._hidden, self._inputs = hidden, inputs
-        self.width = inputs * hidden
-
-    def __call__(self, x: torch.Tensor, kept: int) -> torch.Tensor:
-        """x [tokens, streams · hidden] → [tokens, inputs · hidden], float32"""
-        return x[:, -self._hidden :].float().repeat(1, self._inputs)
-
-
-class _Mix:
-    """Σ over streams s of softmax(score · norm(s)) · s, in float32."""
-
-    def __init__(self, weights: WeightMap, name: str, model: Backbone, context: LayerContext) -> None:
-        self._hidden, self._invariant = model.hidden_size, context.invariant
-        self.width = model.hidden_size
-        exact = replace(context, dtype=torch.float32)
-        self._norm = RMSNorm(weights, f"{name}_norm", model.hidden_size, model.norm_eps, exact)
-        self._score = context.empty(1, model.hidden_size, dtype=torch.float32)
-        weights.add(f"{name}_proj.weight", self._score)
-        weights.alias(f"{name}_norm_weight", f"{name}_norm.weight")  # in files of AliceAI
-
-    def __call__(self, x: torch.Tensor, kept: int) -> torch.Tensor:
-        """x [tokens, streams · hidden], of which the first ``kept`` streams and the last take part → [tokens,
-        hidden], float32"""
-        seen = _seen(x, kept, self._hidden)
-        normed = self._norm.exact(seen.flatten(0, 1))
-        scores = kernels.linear(normed, self._score, invariant=self._invariant).view(len(x), kept + 1)
-        return _weighted(seen, scores.softmax(1))
-
-
-class _QueriedMix:
-    """Of each query, Σ over streams s of softmax(query · n · hidden ** -0.5) · n with n = s / rms(s), in float32."""
-
-    def __init__(self, weights: WeightMap, name: str, inputs: int, model: Backbone, context: LayerContext) -> None:
-        self._hidden, self._invariant = model.hidden_size, context.invariant
-        self.width = inputs * model.hidden_size
-        self._norm = RMSNorm(weights, None, model.hidden_size, _EPS, replace(context, dtype=torch.float32))
-        self._queries = context.empty(inputs, model.hidden_size, dtype=torch.float32)
-        weights.add(f"{name}.query", self._queries[0] if inputs == 1 else self._queries)
-
-    def __call__(self, x: torch.Tensor, kept: int) -> torch.Tensor:
-        """x [tokens, streams · hidden], of which the first ``kept`` streams and the last take part → [tokens, queries ·
-        hidden], float32"""
-        normed = self._norm.exact(_seen(x, kept, self._hidden).flatten(0, 1))
-        scores = kernels.linear(normed, self._queries, invariant=self._invariant) * self._hidden**-0.5
-        seen = normed.view(len(x), kept + 1, self._hidden)
-        by_query = scores.view(len(x), kept + 1, -1).unbind(2)
-        return torch.cat([_weighted(seen, each.contiguous().softmax(1)) for each in by_query], dim=1)
-
-
-def _seen(x: torch.Tensor, kept: int, hidden: int) -> torch.Tensor:
-    """The first ``kept`` streams of x [tokens, streams · hidden], and the last → float32 [tokens, kept + 1, hidden]"""
-    streams = x.unflatten(1, (-1, hidden))
-    return torch.cat((streams[:, :kept], streams[:, -1:]), dim=1).float()
-
-
-def _weighted(streams: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
-    """The sum of streams [tokens, streams, hidden], times shares [tokens, streams], in order → [tokens, hidden]"""
-    first, *others = ((each * share[:, None]) for each, share in zip(streams.unbind(1), shares.unbind(1), strict=True))
-    return sum(others, start=first)
+AnyMix = Mix | QueriedMix | AlikeMixes | Last | GatedMix
 
 
 def _mix_of(
     weights: WeightMap, name: str, spec: BlockResidualSpec, model: Backbone, context: LayerContext, inputs: int = 1
-) -> _Mix | _QueriedMix:
+) -> Mix | QueriedMix:
     """The mix stored as ``name``, of which there are as many side by side as ``inputs``."""
     if spec.query:
-        return _QueriedMix(weights, name, inputs, model, context)
-    return _Mix(weights, name, model, context)
+        return QueriedMix(weights, name, inputs, model, context)
+    return Mix(weights, name, model, context)
 
 
 class BlockResiduals:
@@ -105,6 +40,7 @@ class BlockResiduals:
     def __init__(self, weights: WeightMap, spec: BlockResidualSpec, model: Backbone, context: LayerContext) -> None:
         self._spec, self._hidden, self._stream = spec, model.hidden_size, context.stream
         self._mix = _mix_of(weights, spec.last, spec, model, context)
+        self.queries = None if spec.loop is None else LoopQueries(weights, spec.loop, model.hidden_size, context)
 
     def widened(self, x: Stream) -> Stream:
         """Embeddings [tokens, hidden] → [tokens, streams · hidden]"""
@@ -119,7 +55,7 @@ class BlockResiduals:
         return self._narrow(x, None).to(self._stream)
 
     def _widen(self, x: torch.Tensor, _batch: Any) -> torch.Tensor:
-        return torch.cat((x.new_zeros(len(x), self._spec.blocks * self._hidden), x), dim=1)
+        return torch.cat((x.new_zeros(len(x), (self._spec.streams - 1) * self._hidden), x), dim=1)
 
     def _narrow(self, x: torch.Tensor, _batch: Any) -> torch.Tensor:
         return self._mix(x, self._spec.blocks)
@@ -137,32 +73,65 @@ class BlockResidualLayer:
         model: Backbone,
         rotary: RotaryTables,
         context: LayerContext,
+        queries: LoopQueries | None,
     ) -> None:
+        """``queries``: those of layers that run several times, if some do."""
         self._hidden, self._stream = model.hidden_size, context.stream
+        self._spec, stored = spec, model.stored(layer)
         whole, prefix = model.layers[layer], model.layer_prefix(layer)
-        norms, kept, (of_mixer, of_network) = whole.norms, spec.kept(layer), whole.out_convs
+        norms, kept, (of_mixer, of_network) = whole.norms, spec.kept(stored), whole.out_convs
         parts: tuple[LayerSpec, ...] = (
             replace(whole, mlp=None, norms=replace(norms, mlp_in="", mlp_out=""), out_convs=(of_mixer, None)),
             replace(whole, mixer=None, norms=replace(norms, mixer_in="", mixer_out=""), out_convs=(None, of_network)),
         )
         names = [f"{prefix}.{name}" for name in spec.parts]
-        inputs = spec.inputs_of(layer)
-        mixes: list[_Mix | _QueriedMix | _Last] = [_Last(model.hidden_size, inputs)]
+        inputs = spec.inputs_of(stored)
+        mixes: list[AnyMix] = [Last(model.hidden_size, inputs)]
         if kept:
             mixes = [_mix_of(weights, names[0], spec, model, context, inputs)]
         else:
             weights.pass_over(*(f"{names[0]}_{part}.weight" for part in ("norm", "proj")))  # in files of Kimi K3
         mixes.append(_mix_of(weights, names[1], spec, model, context))
+        if inputs < (sides := max(1, len(norms.inputs))) and isinstance(mixes[0], QueriedMix):
+            mixes[0] = AlikeMixes(mixes[0], sides)
         first, second = (
             (mix, Layer(weights, layer, model, rotary, context, spec=part))
             for mix, part in zip(mixes, parts, strict=True)
         )
-        begins = spec.begins(layer)
+        begins = spec.begins(stored)
+        self._parts: tuple[tuple[AnyMix, Layer, int, bool], ...]
         self._parts = (*first, kept, begins), (*second, kept + begins, False)
+        self._restarts = False
+        self._gated: tuple[AnyMix, ...] = ()
+        if queries is not None and spec.loop is not None and spec.loop.repeats(stored):
+            own = queries, stored - spec.loop.first, spec, prefix, model
+            self._gated = (
+                GatedMix(weights, mixes[0], *own, range(3), context),
+                GatedMix(weights, mixes[1], *own, range(3, 4), context),
+            )
+
+    def again(
+        self, weights: WeightMap, layer: int, model: Backbone, rotary: RotaryTables, context: LayerContext
+    ) -> "BlockResidualLayer":
+        """The layer numbered ``layer``, a later run of this one: each part's inputs are gated, and the first layer
+        begins from the streams before the loop."""
+        assert self._spec.loop is not None
+        found = copy(self)
+        found._restarts = model.stored(layer) == self._spec.loop.first
+        found._parts = tuple(
+            (mix, part.again(weights, layer, model, rotary, context), kept, begins)
+            for mix, (_, part, kept, begins) in zip(self._gated, self._parts, strict=True)
+        )
+        return found
 
     def __call__(self, delta: Delta | None, residual: Stream, batch: ForwardBatch) -> tuple[None, Stream]:
         """Run the layer over the streams ``residual``; returns no output to add, and the streams. ``delta`` is None."""
         assert delta is None
+        if self._restarts:
+            if isinstance(residual, Traced):
+                residual = residual.call("streams of a further loop", self._restarted, residual.width)
+            else:
+                residual = self._restarted(residual)
         for mix, part, kept, begins in self._parts:
             add = partial(self._begun, kept) if begins else self._added
             if isinstance(residual, Traced):
@@ -176,6 +145,15 @@ class BlockResidualLayer:
                 residual = add(residual, found)
         return None, residual
 
+    def _restarted(self, x: torch.Tensor, _batch: Any = None) -> torch.Tensor:
+        """The streams before the loop, and what each of its blocks has made: the stream kept before the next block, or
+        the last one."""
+        spec, streams = self._spec, x.unflatten(1, (-1, self._hidden))
+        assert spec.loop is not None
+        first, end = spec.loop.first // spec.block, spec.loop.end // spec.block
+        parts = streams[:, : spec.blocks], streams[:, first + 1 : end], streams[:, -1:], streams[:, first : first + 1]
+        return torch.cat(parts, dim=1).flatten(1)
+
     def _added(self, x: torch.Tensor, out: torch.Tensor, _batch: Any = None) -> torch.Tensor:
         """The streams with a part's output [tokens, hidden] added to the last."""
         return torch.cat((x[:, : -self._hidden], x[:, -self._hidden :] + out), dim=1)
@@ -186,5 +164,5 @@ class BlockResidualLayer:
         return torch.cat((before, x[:, -self._hidden :], behind, out.to(x.dtype)), dim=1)
 
 
-def _mixed(mix: _Mix | _QueriedMix | _Last, kept: int, x: torch.Tensor, _batch: Any) -> torch.Tensor:
+def _mixed(mix: AnyMix, kept: int, x: torch.Tensor, _batch: Any) -> torch.Tensor:
     return mix(x, kept)

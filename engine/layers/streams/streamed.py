@@ -41,8 +41,16 @@ def streamed_layers(
                 MixedLayer(weights, at, model, rotary, context) for at in numbers
             ]
         case BlockResidualSpec() as kept:
-            return BlockResiduals(weights, kept, model, context), [
-                BlockResidualLayer(weights, at, kept, model, rotary, context) for at in numbers
-            ]
+            residuals = BlockResiduals(weights, kept, model, context)
+            stored: dict[int, BlockResidualLayer] = {}
+            layers = []
+            for at in numbers:
+                if (earlier := stored.get(model.stored(at))) is None:
+                    made = BlockResidualLayer(weights, at, kept, model, rotary, context, residuals.queries)
+                    stored[model.stored(at)] = made
+                else:
+                    made = earlier.again(weights, at, model, rotary, context)
+                layers.append(made)
+            return residuals, layers
         case None:
             raise ValueError(f"{model.architecture} has one residual stream")

@@ -22,7 +22,7 @@ from .transformers_config import TransformersEncoder
 ScoreActivation = Literal["softmax", "sigmoid", "identity"]
 _MOST_LABELS: Final = 100_000
 _EACH_TOKEN: Final = "ForTokenClassification"
-_CLASSIFIERS: Final = ("GPT2", "GPTBigCode", "GPTNeoX", "Falcon", "EuroBert")
+_CLASSIFIERS: Final = ("GPT2", "GPTBigCode", "GPTNeo", "GPTNeoX", "BioGpt", "Falcon", "EuroBert")
 """Decoders whose token classification heads are named like encoders'."""
 JINA_VL: Final = "JinaVLForRanking"
 """jina-reranker-m0: Qwen2-VL that scores a query and a document, either of which may be a picture."""

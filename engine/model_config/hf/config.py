@@ -17,6 +17,7 @@ from . import dense as hf_dense
 from . import dory as hf_dory
 from . import gemma3n as hf_gemma3n
 from . import gemma4 as hf_gemma4
+from . import glm5 as hf_glm5
 from . import hrm as hf_hrm
 from . import hub as hf_hub
 from . import hub_moe as hf_hub_moe
@@ -30,6 +31,7 @@ from . import latent_variants as hf_latent_variants
 from . import llama4 as hf_llama4
 from . import mamba as hf_mamba
 from . import minimax as hf_minimax
+from . import mllama as hf_mllama
 from . import moe as hf_moe
 from . import moe_variants as hf_moe_variants
 from . import recent as hf_recent
@@ -295,6 +297,9 @@ TEXT_DECODERS: Mapping[str, DecoderFamily] = {
     "ModernBertDecoderForCausalLM": DecoderFamily("modernbert-decoder", hf_singular.modernbert_decoder),
     "DiffLlamaForCausalLM": DecoderFamily("diffllama", hf_singular.diffllama),
     "Llama4ForCausalLM": DecoderFamily("llama4_text", hf_llama4.llama4, 8),
+    "Emu3ForCausalLM": DecoderFamily("emu3_text_model", hf_dense.emu3, 8),
+    "MllamaForCausalLM": DecoderFamily("mllama_text_model", hf_mllama.mllama, 8),
+    "Glm5NextForCausalLM": DecoderFamily("glm5_next_text", hf_glm5.glm5_next),
 }
 """Text-only decoders by architecture."""
 BY_TYPE: Mapping[str, Callable[[Fields, str], ModelSpec]] = {

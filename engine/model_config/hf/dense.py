@@ -29,6 +29,11 @@ def llama(fields: Fields, name: str) -> ModelSpec:
     return with_layers(spec, mlp=replace(dense_mlp(spec), bias=fields.flag("mlp_bias")))
 
 
+def emu3(fields: Fields, name: str) -> ModelSpec:
+    """Emu3: a Llama with other defaults. Its files, and its makers' own, have the tokens of pictures too."""
+    return llama(Fields({"rms_norm_eps": 1e-5, "rope_theta": 1_000_000.0, **fields.values}), name)
+
+
 def mistral(fields: Fields, name: str) -> ModelSpec:
     return slide(common(fields, name), window_of(fields))
 

@@ -45,7 +45,7 @@ _BY_ENDS: Final[Mapping[tuple[int, ...], str]] = {
     (163_691,): "axk1 axk2",
     (199_999, 200_020): "phi4_multimodal",
     (200_001,): "muse_glimmer_text muse_spark_text",
-    (200_006,): "inkling2_text",
+    (200_006,): "inkling2_loop_text inkling2_text",
     (200_020,): "minimax_m2 minimax_m3_vl_text",
     (255_001,): "cohere cohere2 cohere2_moe cohere_compass_text",
 }

@@ -57,7 +57,7 @@ _RENAMED: Final = tuple(
         (r"\Aembed\.", "embed_tokens."),
         (r"\.attn\.w([qkvr])_d[uv]\.", r".self_attn.\1_proj."),
         (r"\.attn\.wo_ud\.", ".self_attn.o_proj."),
-        (r"\.attn\.", ".self_attn."),
+        (r"(?<!\.controllers)\.attn\.", ".self_attn."),
         (r"_sconv\.weight\Z", "_sconv.conv1d.weight"),
         (r"_sconv\.weight_proj\Z", "_sconv.weight_proj.weight"),
         (r"\.attn_norm\.", ".input_layernorm."),

@@ -5,13 +5,13 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from ..config_fields import Fields
+from ..config_fields import MOST_LAYERS, ConfigError, Fields
 from ..spec.attention import AttentionSpec
 from ..spec.attention_parts import AddedConvSpec
 from ..spec.layer import PRE, LayerSpec
 from ..spec.mlp import STACKED, MoESpec
-from ..spec.model import ModelSpec
-from ..spec.streams import BlockResidualSpec
+from ..spec.model import ModelSpec, checked
+from ..spec.streams import BlockLoopSpec, BlockResidualSpec
 from ..spec.token_input import TokenInputSpec
 from .common import common, expect, renamed, with_defaults
 from .inkling import DRAFTS, attention, routed, slides_of
@@ -38,6 +38,21 @@ _DEFAULTS: Final = {
     "log_scaling_n_floor": 128_000,
     "max_position_embeddings": 1_048_576,
 }
+_MINI_DEFAULTS: Final = {
+    "hidden_size": 2304,
+    "num_hidden_layers": 24,
+    **{f"{which}num_attention_heads": 24 for which in ("", "swa_")},
+    "log_scaling_n_floor": 8192,
+    "moe_intermediate_size": 1152,
+    "n_routed_experts": 128,
+}
+_LOOP_FIELDS: Final = {
+    "core_start": "loop_layer_index_start",
+    "core_end": "loop_layer_index_end",
+    "num_passes": "loop_num_passes",
+    "gate_rank": "loop_gate_rank",
+}
+"""Fields of the table of loops in published files, and those of transformers."""
 _BOUNDS: Final = {"mlp_gate_softcap": 4.0, "mlp_up_softcap": 25.0}
 """Those that kernels have of the experts' gate."""
 _NAMES: Final = (
@@ -76,6 +91,47 @@ def inkling2(fields: Fields, name: str) -> ModelSpec:
         padded_head=True,
         draft_prefix=DRAFTS,
     )
+
+
+def inkling2_loop(fields: Fields, name: str) -> ModelSpec:
+    """Inkling 2 Mini: an Inkling 2 of which the middle layers run several times, each time with keys, values and states
+    of their own, from the streams before them and from mixes of what they made last."""
+    told = fields.table("loop_config") or {}
+    fields = Fields({**fields.values, **{own: told[each] for each, own in _LOOP_FIELDS.items() if each in told}})
+    spec = inkling2(_with_usual_names(fields), name)
+    count, streams = len(spec.layers), spec.streams
+    assert isinstance(streams, BlockResidualSpec)
+    first, end, passes = (
+        fields.integer(f"loop_{field}", default, most=MOST_LAYERS)
+        for field, default in (("layer_index_start", 6), ("layer_index_end", 18), ("num_passes", 3))
+    )
+    loop = BlockLoopSpec(first, end, fields.integer("loop_gate_rank", 64))
+    spec = replace(spec, streams=replace(streams, loop=loop))
+    checked(spec)
+    if count + (passes - 1) * loop.layers > MOST_LAYERS:
+        raise ConfigError(f"{loop.layers} of {count} layers run {passes} times, expected at most {MOST_LAYERS} in all")
+    runs = (*range(first), *[*range(first, end)] * passes, *range(end, count))
+    stored = [_repeated(layer) if loop.repeats(at) else layer for at, layer in enumerate(spec.layers)]
+    return replace(
+        spec,
+        layers=tuple(stored[at] for at in runs),
+        runs=runs if passes > 1 else (),
+        expands_experts=not fields.has("quantization_config"),
+    )
+
+
+def _with_usual_names(fields: Fields) -> Fields:
+    """The fields under one name each, with the defaults of Inkling 2 Mini."""
+    fields = renamed(fields, {other: usual for usual, other in _OTHER_NAMES.items() if not fields.has(usual)})
+    return with_defaults(fields, **_MINI_DEFAULTS)
+
+
+def _repeated(layer: LayerSpec) -> LayerSpec:
+    """A layer of a loop: queries, keys and values take inputs of their own, also where one norm is for all."""
+    if layer.attention.apart:
+        return layer
+    norms = replace(layer.norms, inputs=("q", "k", "v"))
+    return replace(layer, mixer=replace(layer.attention, apart=True), norms=norms)
 
 
 def _layer(fields: Fields, moe: MoESpec, width: int, hidden: int, *, slides: bool) -> LayerSpec:

@@ -15,7 +15,7 @@ from ..spec.recurrent import GatedDeltaSpec
 from ..spec.token_input import TokenInputSpec
 from .common import attention_bias, check_silu, common, expect, renamed
 from .hybrid import kinds_of, mixed
-from .moe import deepseek_experts, experts_of, shared_experts, sparse_from, with_experts
+from .moe import deepseek_experts, experts_of, shared_experts, sparse_from, sparse_kinds, with_experts
 from .rope import rope_from_hf
 
 KIMI_FIELDS = {
@@ -254,12 +254,9 @@ def _with_listed_experts(fields: Fields, spec: ModelSpec, moe: MoESpec, *, first
 
 def _sparse(fields: Fields, spec: ModelSpec, first: int) -> Sequence[bool]:
     """Which layers have experts; ``first``: see :func:`_with_listed_experts`."""
-    kinds = fields.texts("mlp_layer_types")
-    if kinds is None:
-        return sparse_from(spec, fields.integer("first_k_dense_replace", first, least=0))
-    if len(kinds) != len(spec.layers) or not {*kinds} <= {"dense", "sparse"}:
-        raise ConfigError(f"mlp_layer_types is not 'dense' or 'sparse' for each of {len(spec.layers)} layers")
-    return [kind == "sparse" for kind in kinds]
+    if not fields.has("mlp_layer_types"):
+        first = fields.integer("first_k_dense_replace", first, least=0)
+    return sparse_kinds(fields, spec, first)
 
 
 def ling(fields: Fields, name: str) -> ModelSpec:

@@ -33,7 +33,7 @@ _KOLIBRI_NAMES: Final = (
 _BEAM_SCALING: Final = {"temperature_power": 0.1, "temperature_floor": 2048, "temperature_first": 1}
 
 
-def _slides(fields: Fields, spec: ModelSpec, full: Sequence[bool]) -> list[bool]:
+def _slides(fields: Fields, full: Sequence[bool]) -> list[bool]:
     """Which layers have a window; without a list of types, those that are not ``full``."""
     return sliding_layers(fields) or [not each for each in full]
 
@@ -54,7 +54,7 @@ def flint(fields: Fields, name: str) -> ModelSpec:
     moe = replace(experts_of(fields, spec, router, experts=256), shared=shared)
     spec = with_experts(spec, moe, sparse_steps(fields, spec))
     last = len(spec.layers) - 1
-    slides = _slides(fields, spec, [at < 2 or at % 4 == 1 or at == last for at in range(last + 1)])
+    slides = _slides(fields, [at < 2 or at % 4 == 1 or at == last for at in range(last + 1)])
     return slide(_still(spec, [not each for each in slides]), fields.integer("sliding_window", 513), slides)
 
 
@@ -73,7 +73,7 @@ def kolibri1(fields: Fields, name: str) -> ModelSpec:
     moe = experts_of(fields, spec, router, experts=384)
     shared = shared_experts(spec, "mlp.shared_experts", inner)
     spec = with_layers(spec, mlp=replace(moe, correction=True, names=_KOLIBRI_NAMES, shared=shared))
-    slides = _slides(fields, spec, [(at + 1) % 5 == 0 for at in range(len(spec.layers))])
+    slides = _slides(fields, [(at + 1) % 5 == 0 for at in range(len(spec.layers))])
     return slide(_still(spec, [not each for each in slides]), fields.integer("sliding_window", 513), slides)
 
 
@@ -103,7 +103,7 @@ def muse_glimmer(fields: Fields, name: str) -> ModelSpec:
     last = len(spec.layers) - 1
     full = [(last - at) % 4 == 0 for at in range(last + 1)]
     window = window_of(fields, 2048)
-    return slide(_still(spec, _unturned(fields, spec, full)), window, _slides(fields, spec, full))
+    return slide(_still(spec, _unturned(fields, spec, full)), window, _slides(fields, full))
 
 
 def muse_spark(fields: Fields, name: str) -> ModelSpec:
@@ -197,7 +197,7 @@ def beam(fields: Fields, name: str) -> ModelSpec:
     moe = deepseek_experts(fields, spec, renormalize=True, top_k=8)
     spec = with_experts(spec, moe, sparse_kinds(fields, spec, min(3, len(spec.layers))))
     last = len(spec.layers) - 1
-    slides = _slides(fields, spec, [(at + 1) % 6 == 0 or at == last for at in range(last + 1)])
+    slides = _slides(fields, [(at + 1) % 6 == 0 or at == last for at in range(last + 1)])
     spec = _turned_by_type(fields, spec, slides)
     spec = with_mixers(spec, [layer.attention.rope is None for layer in spec.layers], **_BEAM_SCALING)
     spec = replace(

@@ -225,6 +225,7 @@ PARTS: Final[Mapping[str, Reader]] = {
     "hy_v4_vl_text": hf_hy4.hunyuan_v4_vl,
     "inkling_text": hf_inkling.inkling,
     "inkling2_text": hf_inkling2.inkling2,
+    "inkling2_loop_text": hf_inkling2.inkling2_loop,
     "isaac_text": _isaac,
     "keye_text": _turned(hf_dense.qwen3, (16, 24, 24), interleaved=False),
     "minicpmv_text": _minicpmv,
@@ -311,6 +312,10 @@ _FAMILIES: Final[Mapping[str, MediaFamily]] = {
     "InklingForConditionalGeneration": MediaFamily("inkling_mm_model", "inkling_text", "images, audio"),
     "Inkling2ForCausalLM": MediaFamily("inkling2_text", "inkling2_text", takes=""),
     "Inkling2ForConditionalGeneration": MediaFamily("inkling2", "inkling2_text"),
+    "Inkling2LoopForCausalLM": MediaFamily("inkling2_loop_text", "inkling2_loop_text", takes=""),
+    "Inkling2LoopForConditionalGeneration": MediaFamily(
+        "inkling2_loop", "inkling2_loop_text", of_whole=("quantization_config",)
+    ),
     "InternVLChatModel": MediaFamily("internvl_chat", "qwen2"),
     "InternVLForConditionalGeneration": MediaFamily("internvl", "qwen2", "images, video"),
     "IsaacForConditionalGeneration": MediaFamily("isaac", "isaac_text", own_text=True),
@@ -404,6 +409,7 @@ ALIASES: Final[Mapping[str, str]] = {
     "InternS1ForConditionalGeneration": "InternVLForConditionalGeneration",
     "InternS2PreviewForConditionalGeneration": "Qwen3_5MoeForConditionalGeneration",
     "LightOnOCRForConditionalGeneration": "LightOnOcrForConditionalGeneration",
+    "MuseGlimmerForCausalLM": "MuseGlimmerForConditionalGeneration",
     "Ovis2_6ForCausalLM": "Ovis2_5",
     "Ovis2_6_MoeForCausalLM": "Ovis2_5",
     "SkyworkR1VChatModel": "InternVLChatModel",

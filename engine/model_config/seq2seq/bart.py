@@ -1,5 +1,5 @@
 """Reads BART (arXiv:1910.13461) and its descendants: PLBART, mBART, MVP, Marian, Pegasus, M2M100 with NLLB, both
-Blenderbots, and LED, whose encoder has windows (arXiv:2004.05150)."""
+Blenderbots, FSMT (arXiv:1907.06616), and LED, whose encoder has windows (arXiv:2004.05150)."""
 
 import math
 from collections.abc import Mapping
@@ -55,6 +55,8 @@ class Family(NamedTuple):
     """Tokens around each that it sees in the encoder, itself apart; 0: all. Such files have other names."""
     sources: int = 0
     """Positions of the encoder, if it has others than the decoder; 0: it has the same."""
+    apart: bool = False
+    """Whether encoder, decoder and head may each have an embedding of their own."""
 
 
 FAMILIES: Final[Mapping[str, Family]] = {
@@ -75,13 +77,20 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "BlenderbotSmallForConditionalGeneration": Family(
         "blenderbot-small", False, True, "learned", 0, 50265, (8, 8), 16, 2048, 512, 512, start=1, norm_first=True
     ),
+    "FSMTForConditionalGeneration": Family(
+        "fsmt", False, False, "closed", vocab=42024, activation="relu", scaled=True, start=2, apart=True
+    ),
     "LEDForConditionalGeneration": Family("led", False, True, "learned", 0, start=2, window=512, sources=16_384),
 }
 """By architecture."""
 _RENAMES: Final = (
     Rename(r"model\.(shared|encoder\.embed_tokens)(?=\.)", EMBEDDING),
+    Rename(r"model\.decoder\.output_projection(?=\.)", "lm_head"),
     Rename(r"final_logits_bias$", "logits.bias"),
 )
+_APART: Final = _RENAMES[1:]
+_APART_WORDS: Final = "model.encoder.embed_tokens"
+"""Of FSMT."""
 _WINDOWED: Final = (
     Rename(r"led\.(shared|encoder\.embed_tokens)(?=\.)", EMBEDDING),
     *(
@@ -108,6 +117,8 @@ def bart_config_from_hf(name: str, config: Mapping[str, object], generation: Map
     Raises :class:`ConfigError` for a missing or wrong field.
     """
     fields, family = Fields(config), FAMILIES[name]
+    if family.apart:
+        fields = _with_one_size(fields, family)
     hidden, vocab = fields.integer("d_model", family.hidden), fields.integer("vocab_size", family.vocab)
     if not fields.flag("share_encoder_decoder_embeddings", True):
         raise ConfigError("share_encoder_decoder_embeddings is off, expected one vocabulary for encoder and decoder")
@@ -122,6 +133,9 @@ def bart_config_from_hf(name: str, config: Mapping[str, object], generation: Map
     }
     if family.window:
         stacks["encoder"] = _with_windows(fields, family, stacks["encoder"])
+    apart = family.apart and not fields.flag("tie_word_embeddings")  # tied ones are one tensor, with the usual names
+    if apart:
+        stacks["encoder"] = replace(stacks["encoder"], words=_APART_WORDS)
     start = decoder_start_of({"decoder_start_token_id": family.start, **config}, generation)
     return TextToTextConfig(
         architecture=name,
@@ -136,10 +150,23 @@ def bart_config_from_hf(name: str, config: Mapping[str, object], generation: Map
         decoder_stack=stacks["decoder"],
         decoder_start=start or (fields.integer("bos_token_id", 0, least=0),),
         logits_bias="logits.bias",
-        renames=_WINDOWED if family.window else _RENAMES,
+        renames=_WINDOWED if family.window else _APART if apart else _RENAMES,
+        head="lm_head" if apart else "",
         never=never_of(config, generation),
-        unused=(*_UNUSED, *_GLOBAL, *(() if family.positions == "learned" else _SINUSOIDS)),
+        unused=(
+            *_UNUSED,
+            *_GLOBAL,
+            *(() if family.positions == "learned" else _SINUSOIDS),
+        ),
     ).check()
+
+
+def _with_one_size(fields: Fields, family: Family) -> Fields:
+    """The fields with the size of both vocabularies, which is one. Raises :class:`ConfigError` if they differ."""
+    sizes = [fields.integer(f"{side}_vocab_size", family.vocab) for side in ("src", "tgt")]
+    if sizes[0] != sizes[1]:
+        raise ConfigError(f"src_vocab_size is {sizes[0]}, expected that of the decoder, {sizes[1]}")
+    return Fields({**fields.values, "vocab_size": sizes[1]})
 
 
 def layers_of(fields: Fields, family: Family) -> dict[str, int]:

@@ -9,6 +9,7 @@ from ..config_fields import ConfigError, Fields
 from ..hf.dense import gemma2
 from ..spec.layer import Norms
 from ..spec.model import ModelSpec, with_layers, with_mixers
+from ..spec.seq2seq import EMBEDDING
 from .text import Rename, Stack, TextToTextConfig, decoder_start_of, eos_of, never_of
 
 ARCHITECTURE: Final = "T5GemmaForConditionalGeneration"
@@ -26,6 +27,7 @@ NORMS: Final = Norms(
     mlp_out="post_feedforward_layernorm",
 )
 """Without those of cross-attention."""
+HEAD: Final = Rename(r"lm_head\.out_proj(?=\.)", "lm_head")
 
 
 def t5gemma_config_from_hf(config: Mapping[str, object], generation: Mapping[str, object]) -> TextToTextConfig:
@@ -48,25 +50,42 @@ def t5gemma_config_from_hf(config: Mapping[str, object], generation: Mapping[str
     cross = replace(attention, name="cross_attn", rope=None, window=0, encoded=encoder.hidden_size)
     norms = replace(NORMS, cross_in="pre_cross_attn_layernorm", cross_out="post_cross_attn_layernorm")
     decoder = with_layers(decoder, cross=cross, norms=norms)
-    defaults = {"bos_token_id": told["decoder"]["bos_token_id"], "eos_token_id": told["decoder"]["eos_token_id"]}
-    config = {**defaults, **config}
+    said, words = {**bos_and_eos(told["decoder"]), **config}, "model.encoder.embed_tokens"
+    made = join_stacks(ARCHITECTURE, encoder, decoder, said, generation, words=words)
+    return replace(made, renames=(HEAD,)).check()
+
+
+def join_stacks(
+    architecture: str,
+    encoder: ModelSpec,
+    decoder: ModelSpec,
+    config: Mapping[str, object],
+    generation: Mapping[str, object],
+    *,
+    words: str = EMBEDDING,
+) -> TextToTextConfig:
+    """Two Gemmas as one model, not checked. ``words``: name of the encoder's embeddings."""
     return TextToTextConfig(
-        architecture=ARCHITECTURE,
+        architecture=architecture,
         vocab_size=decoder.vocab_size,
         hidden_size=decoder.hidden_size,
         source_positions=encoder.max_position,
         num_layers=len(decoder.layers),
-        num_heads=attention.heads,
+        num_heads=decoder.layers[0].attention.heads,
         max_position=decoder.max_position,
         eos_token_ids=eos_of(config, generation),
-        encoder_stack=Stack(encoder, encoder.input, "model.encoder.norm", "model.encoder.embed_tokens"),
+        encoder_stack=Stack(encoder, encoder.input, "model.encoder.norm", words),
         decoder_stack=Stack(decoder, decoder.input, "model.decoder.norm"),
         decoder_start=decoder_start_of(config, generation),
         never=never_of(config, generation),
         logits_softcap=decoder.logits_softcap,
-        renames=(Rename(r"lm_head\.out_proj(?=\.)", "lm_head"),),
-        head="" if fields.flag("tie_word_embeddings", True) else "lm_head",
-    ).check()
+        head="" if Fields(config).flag("tie_word_embeddings", True) else "lm_head",
+    )
+
+
+def bos_and_eos(side: Mapping[str, object]) -> dict[str, object]:
+    """Those of a side, for a config without its own."""
+    return {name: side[name] for name in ("bos_token_id", "eos_token_id")}
 
 
 def _gemma(fields: Fields, side: str) -> ModelSpec:

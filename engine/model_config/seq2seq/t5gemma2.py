@@ -10,8 +10,8 @@ from ..config_fields import ConfigError, Fields
 from ..hf.dense import gemma3
 from ..spec.model import ModelSpec, with_layers, with_mixers
 from ..spec.seq2seq import EMBEDDING
-from .t5gemma import NORMS
-from .text import Rename, Stack, TextToTextConfig, decoder_start_of, eos_of, never_of
+from .t5gemma import HEAD, NORMS, bos_and_eos, join_stacks
+from .text import Rename, TextToTextConfig
 
 ARCHITECTURE: Final = "T5Gemma2ForConditionalGeneration"
 MODEL_TYPE: Final = "t5gemma2"
@@ -32,7 +32,7 @@ _RENAMES: Final = (
     Rename(r"model\.(encoder(\.text_model)?|decoder)\.embed_tokens(?=\.weight$)", EMBEDDING),
     Rename(r"model\.encoder\.(vision_tower|multi_modal_projector)\..*$", _SEEING),
     Rename(r"model\.encoder\.text_model(?=\.)", "model.encoder"),
-    Rename(r"lm_head\.out_proj(?=\.)", "lm_head"),
+    HEAD,
 )
 
 
@@ -59,27 +59,8 @@ def t5gemma2_config_from_hf(config: Mapping[str, object], generation: Mapping[st
     if window:
         encoder = with_mixers(encoder, slides, window=(window + 1) // 2, ahead=window // 2)
     decoder = with_mixers(decoder, merged=True)
-    attention = decoder.layers[0].attention
-    defaults = {"bos_token_id": told["decoder"]["bos_token_id"], "eos_token_id": told["decoder"]["eos_token_id"]}
-    config = {**defaults, **config}
-    return TextToTextConfig(
-        architecture=ARCHITECTURE,
-        vocab_size=decoder.vocab_size,
-        hidden_size=decoder.hidden_size,
-        source_positions=encoder.max_position,
-        num_layers=len(decoder.layers),
-        num_heads=attention.heads,
-        max_position=decoder.max_position,
-        eos_token_ids=eos_of(config, generation),
-        encoder_stack=Stack(encoder, encoder.input, "model.encoder.norm"),
-        decoder_stack=Stack(decoder, decoder.input, "model.decoder.norm"),
-        decoder_start=decoder_start_of(config, generation),
-        never=never_of(config, generation),
-        logits_softcap=decoder.logits_softcap,
-        renames=_RENAMES,
-        head="" if fields.flag("tie_word_embeddings", True) else "lm_head",
-        unused=(_SEEING,),
-    ).check()
+    made = join_stacks(ARCHITECTURE, encoder, decoder, {**bos_and_eos(told["decoder"]), **config}, generation)
+    return replace(made, renames=_RENAMES, unused=(_SEEING,)).check()
 
 
 def _gemma(fields: Fields, side: str, picture_end: int) -> ModelSpec:

@@ -1,7 +1,7 @@
-"""Describes encoder-decoders from text to text as values. Torch-free."""
+"""Describes encoder-decoders from text, or from a picture, to text as values. Torch-free."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from ..config_fields import ConfigError, Fields
 from ..spec.cache import CacheSpec
 from ..spec.model import Backbone, cache_groups_of
+from ..spec.picture_source import PictureSource
 from ..spec.seq2seq import EMBEDDING, Seq2SeqConfig
 from ..spec.token_input import TokenInputSpec
 
@@ -28,11 +29,10 @@ class Stack(msgspec.Struct, frozen=True):
     """Name of the embeddings of tokens, which are usually those of both stacks."""
 
 
-class Stacked:
-    """What a config tells of its decoder if encoder and decoder are stacks."""
+class Decoding:
+    """What a config tells of its decoder if that is a stack."""
 
     __slots__ = ()
-    encoder_stack: Stack
     decoder_stack: Stack
 
     @property
@@ -56,11 +56,26 @@ class Rename(NamedTuple):
     name: str
 
 
-class TextToTextConfig(Stacked, Seq2SeqConfig, frozen=True, kw_only=True):
-    """An encoder of a text, and a decoder that attends to it."""
+UNUSED_PART: Final = "unused"
+"""The name of all tensors of parts that are not used."""
 
-    encoder_stack: Stack
+
+def renamed(stored: str, renames: Iterable[Rename]) -> str:
+    """A stored name as the first of ``renames`` that matches changes it."""
+    for pattern, name in renames:
+        if (found := re.match(pattern, stored)) is not None:
+            return found.expand(name) + stored[found.end() :]
+    return stored
+
+
+class TextToTextConfig(Decoding, Seq2SeqConfig, frozen=True, kw_only=True):
+    """An encoder of a text, of a picture, or of a picture and a text behind it; and a decoder that attends to it."""
+
+    encoder_stack: Stack | None
+    """Of texts; None if the decoder attends to what :attr:`pictures` makes of a picture."""
     decoder_stack: Stack
+    pictures: PictureSource | None = None
+    """None: a text is all that the encoder takes."""
     decoder_start: tuple[int, ...]
     """Tokens with which every output begins before the first sampled one."""
     bounded: bool = True
@@ -77,6 +92,13 @@ class TextToTextConfig(Stacked, Seq2SeqConfig, frozen=True, kw_only=True):
     """Ends of the stored names of tensors that files may have and the model does not use."""
 
     @property
+    def longest_text(self) -> int:
+        """Most tokens of a text that the encoder takes; 0 if it takes none."""
+        if self.encoder_stack is None:
+            return 0
+        return self.source_positions - (0 if self.pictures is None else self.pictures.states)
+
+    @property
     def logits_scale(self) -> float:
         return self.scale_logits
 
@@ -89,30 +111,36 @@ class TextToTextConfig(Stacked, Seq2SeqConfig, frozen=True, kw_only=True):
         return cache_groups_of(self.decoder.layers)
 
     def name_of(self, stored: str) -> str:
-        for pattern, name in self.renames:
-            if (found := re.match(pattern, stored)) is not None:
-                return found.expand(name) + stored[found.end() :]
-        return stored
+        return renamed(stored, self.renames)
 
     def within(self, tokens: int) -> "TextToTextConfig":
-        """The model with encoder inputs and outputs of at most so many tokens each."""
-        decoder, encoder = (
-            replace(stack, layers=replace(stack.layers, max_position=tokens))
-            for stack in (self.decoder_stack, self.encoder_stack)
-        )
+        """The model with outputs of at most so many tokens, and texts of at most so many as the encoder's input unless
+        this has pictures."""
+        decoder = _within(self.decoder_stack, tokens)
+        if self.pictures is not None or self.encoder_stack is None:
+            return replace(self, max_position=tokens, decoder_stack=decoder)
+        encoder = _within(self.encoder_stack, tokens)
         return replace(self, source_positions=tokens, max_position=tokens, decoder_stack=decoder, encoder_stack=encoder)
 
     def check(self) -> "TextToTextConfig":
         """The config. Raises :class:`..config_fields.ConfigError` for contradictory fields."""
         for stack in (self.encoder_stack, self.decoder_stack):
-            for layer in stack.layers.layers:
+            for layer in () if stack is None else stack.layers.layers:
                 layer.check()
+        if self.encoder_stack is not None and self.longest_text < 1:
+            raise ConfigError(
+                f"a picture takes all of the encoder's {self.source_positions} positions, expected some for texts"
+            )
         if not self.decoder_start:
             raise ConfigError("no decoder_start_token_id is given, with which outputs begin")
         largest = max((*self.decoder_start, *self.eos_token_ids, *self.never))
         if largest >= self.vocab_size:
             raise ConfigError(f"the token {largest} is named, of a vocabulary of {self.vocab_size}")
         return self
+
+
+def _within(stack: Stack, tokens: int) -> Stack:
+    return replace(stack, layers=replace(stack.layers, max_position=tokens))
 
 
 def decoder_start_of(config: Mapping[str, object], generation: Mapping[str, object]) -> tuple[int, ...]:

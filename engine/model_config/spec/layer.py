@@ -53,7 +53,7 @@ class Norms(msgspec.Struct, frozen=True):
     """For kind ``layer`` only."""
     inputs: tuple[str, ...] = ()
     """What stands for ``{}`` in the name of ``mixer_in``, if the mixer takes several inputs side by side, each with a
-    norm of its own (Inkling 2)."""
+    norm of its own (Inkling 2); all with one norm if nothing stands for it."""
     weighted: bool = True
     """Whether they have weights."""
     in_eps: float = 0.0

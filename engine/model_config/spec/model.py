@@ -189,6 +189,8 @@ class ModelSpec(Backbone, frozen=True, kw_only=True):
     """Layers before which the last norm also stands: those that begin a loop."""
     blocks_apart: bool = False
     """Whether files may number attention and network of a layer one by one, as ``mixer`` (Dory)."""
+    expands_experts: bool = False
+    """Whether files may have experts in four and eight bits that no description tells of (Inkling 2 Mini)."""
     logit_scales: str = ""
     """Stored name of a learned factor on each token's logit (Dory); "": none."""
     unused: tuple[str, ...] = ()
@@ -244,7 +246,7 @@ class ModelSpec(Backbone, frozen=True, kw_only=True):
             if self.per_layer is not None:
                 found.update(self.per_layer.shapes(f"{self.prefix}.{number}", self.hidden_size))
             if self.streams is not None:
-                found.update(self.streams.shapes(f"{self.prefix}.{number}", self.hidden_size, number))
+                found.update(self.streams.shapes(self.layer_prefix(number), self.hidden_size, self.stored(number)))
         if self.final_norm and self.layers[-1].norms.weighted:
             found[f"{self.final_norm}.weight"] = (self.hidden_size,)
         if self.final_norm and self.layers[-1].norms.bias:

@@ -153,6 +153,43 @@ class StreamMixSpec(msgspec.Struct, frozen=True):
             raise ConfigError(f"it has {self.streams} residual streams, expected 2 to {MOST_STREAMS}")
 
 
+class BlockLoopSpec(msgspec.Struct, frozen=True):
+    """Some blocks of layers run several times, each time from the streams before them. Later runs of a layer get mixes
+    of what the blocks made last, each of which a gate adds to an input: (1 - tanh(f)) · input + tanh(m) · mix, where f
+    and m are low-rank products of both, normed (Inkling 2 Mini)."""
+
+    first: int
+    """The stored layer that the first block begins with."""
+    end: int
+    """The stored layer behind the last."""
+    rank: int
+    """Of the products of a gate."""
+    queries: tuple[str, str] = ("model.middle_cycle_cross_pass_queries", "model.middle_cycle_cross_pass_kv_queries")
+    """Stored names of what mixes are made with: two vectors for each layer, for queries and network, and for keys and
+    values."""
+    gates: tuple[str, ...] = ("controllers.attn", "controllers.k", "controllers.v", "controllers.mlp")
+    """Stored names of a layer's gates, of the inputs of queries, keys, values and network."""
+
+    @property
+    def layers(self) -> int:
+        """Stored layers that run several times."""
+        return self.end - self.first
+
+    def repeats(self, layer: int) -> bool:
+        """Whether a stored layer runs several times."""
+        return self.first <= layer < self.end
+
+    def gate(self, name: str, hidden: int) -> Shapes:
+        """Shapes of the tensors of the gate with this name."""
+        yield f"{name}.down_weight", (self.rank, 2 * hidden)
+        yield f"{name}.forget_weight", (hidden, self.rank)
+        yield f"{name}.gain_weight", (hidden, self.rank)
+
+    def products(self, hidden: int) -> int:
+        """Elements that the inputs of a layer that runs several times are multiplied with, at most."""
+        return len(self.gates) * 4 * self.rank * hidden
+
+
 class BlockResidualSpec(msgspec.Struct, frozen=True):
     """The stream before each block of layers is kept, and the stream begins anew behind it. Each part of a layer takes
     a mix of those kept and the stream, weighted by a softmax over their scores (attention residuals, arXiv:2603.15031;
@@ -170,6 +207,8 @@ class BlockResidualSpec(msgspec.Struct, frozen=True):
     their scores are products with it · hidden ** -0.5, and the mix is of the normed ones (Inkling 2)."""
     inputs: tuple[int, ...] = ()
     """Of each layer, how many inputs its mixer takes side by side, each a mix of its own; empty: one."""
+    loop: BlockLoopSpec | None = None
+    """The layers that run several times, by their stored numbers, as all numbers here are; None: none do."""
 
     def inputs_of(self, layer: int) -> int:
         """Inputs of a layer's mixer."""
@@ -180,9 +219,15 @@ class BlockResidualSpec(msgspec.Struct, frozen=True):
         return -(-self.layers // self.block)
 
     @property
+    def looped(self) -> int:
+        """Blocks that run several times."""
+        return 0 if self.loop is None else self.loop.layers // self.block
+
+    @property
     def streams(self) -> int:
-        """Streams side by side: the kept ones, in order, and the one that parts add to."""
-        return self.blocks + 1
+        """Streams side by side: the kept ones, in order, what each block of a loop made last, and the one that parts
+        add to."""
+        return self.blocks + self.looped + 1
 
     def kept(self, layer: int) -> int:
         """Streams that are kept before a layer, whose first part, if it begins a block, keeps a further one."""
@@ -193,8 +238,10 @@ class BlockResidualSpec(msgspec.Struct, frozen=True):
         return layer % self.block == 0
 
     def outer_shapes(self, hidden: int) -> Shapes:
-        """Shapes of the tensors that narrow the streams to one behind the last layer."""
-        return self._shapes(self.last, hidden)
+        """Shapes of the tensors that narrow the streams to one behind the last layer, and of what layers share."""
+        yield from self._shapes(self.last, hidden)
+        if (loop := self.loop) is not None:
+            yield from ((name, (2 * loop.layers, hidden)) for name in loop.queries)
 
     def shapes(self, prefix: str, hidden: int, layer: int) -> Shapes:
         """Shapes of the tensors that a layer has for its streams; the first one's mixer takes the only one."""
@@ -202,6 +249,9 @@ class BlockResidualSpec(msgspec.Struct, frozen=True):
         if layer:
             yield from self._shapes(f"{prefix}.{of_mixer}", hidden, self.inputs_of(layer))
         yield from self._shapes(f"{prefix}.{of_network}", hidden)
+        if (loop := self.loop) is not None and loop.repeats(layer):
+            for gate in loop.gates:
+                yield from loop.gate(f"{prefix}.{gate}", hidden)
 
     def _shapes(self, name: str, hidden: int, inputs: int = 1) -> Shapes:
         if self.query:
@@ -212,14 +262,21 @@ class BlockResidualSpec(msgspec.Struct, frozen=True):
 
     def products(self, hidden: int) -> int:
         """Elements that the streams of a token are multiplied with in a layer, at most."""
-        return 2 * self.streams * hidden
+        return 2 * self.streams * hidden + (0 if self.loop is None else self.loop.products(hidden))
 
     def check(self) -> None:
         """Raises :class:`ConfigError`."""
+        if (loop := self.loop) is not None:
+            whole = not any(number % self.block for number in (loop.first, loop.end))
+            if not whole or not 0 < loop.first < loop.end <= self.layers or not self.query:
+                raise ConfigError(
+                    f"layers {loop.first} to {loop.end - 1} run several times, expected whole blocks of {self.block}, "
+                    "but for the first, in a model whose mixes have queries"
+                )
         if not 1 < self.streams <= MOST_STREAMS:
             raise ConfigError(
-                f"blocks of {self.block} among {self.layers} layers make {self.blocks} kept streams, expected at most "
-                f"{MOST_STREAMS - 1}"
+                f"blocks of {self.block} among {self.layers} layers make {self.streams - 1} kept streams, expected at "
+                f"most {MOST_STREAMS - 1}"
             )
         if self.inputs and not self.query:
             raise ConfigError("several mixes of streams for one part, with norms of their own, are not known")

@@ -73,8 +73,16 @@ class CausalSpec(msgspec.Struct, frozen=True):
         return StreamShape(step - _SEEN_BEYOND * HOP, step, tail=True)
 
 
-class FastConformerSpec(msgspec.Struct, frozen=True):
-    """Layers of two networks, attention by relative positions and a convolution, over frames joined by eight."""
+class KeyDistances(msgspec.Struct, frozen=True):
+    """Attention whose scores get the product of a query and a vector for the distance of the key (arXiv:1803.02155)."""
+
+    earlier: int
+    """From this distance on all earlier keys have one vector."""
+    later: int
+
+
+class ConformerSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """Layers of two networks, attention by relative positions and a convolution (arXiv:2005.08100)."""
 
     hidden_size: int
     layers: int
@@ -86,17 +94,29 @@ class FastConformerSpec(msgspec.Struct, frozen=True):
     convolution_bias: bool
     width: int
     """Positions that the convolution sees; odd."""
+    causal: CausalSpec | None = None
+    """None: attention sees all of its window."""
+    keys: KeyDistances | None = None
+    """None: distances are sinusoids."""
+
+    @property
+    def head_dim(self) -> int:
+        return self.hidden_size // self.heads
+
+    @property
+    def convolves_back(self) -> bool:
+        """Whether convolutions see earlier positions alone, with a layer norm in place of a batch norm."""
+        return self.causal is not None or self.keys is not None
+
+
+class FastConformerSpec(ConformerSpec, frozen=True, kw_only=True):
+    """A Conformer over frames joined by eight."""
+
     channels: int
     """Of the convolutions over frames."""
     mel_bins: int
     scaled: bool
     """Whether their result is multiplied by √hidden."""
-    causal: CausalSpec | None = None
-    """None: everything sees all of its window."""
-
-    @property
-    def head_dim(self) -> int:
-        return self.hidden_size // self.heads
 
     @property
     def sampled_bins(self) -> int:

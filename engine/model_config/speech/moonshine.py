@@ -138,7 +138,7 @@ def moonshine_config_from_hf(config: Mapping[str, object], generation: Mapping[s
     )
 
 
-_ACTIVATIONS: Final[Mapping[str, Activation]] = {"gelu": "gelu", "silu": "silu", "relu": "relu"}
+_ACTIVATIONS: Final[Mapping[str, Activation]] = {"gelu": "gelu", "silu": "silu", "swish": "silu", "relu": "relu"}
 
 
 def activation_of(fields: Fields, name: str, default: Activation) -> Activation:

@@ -8,7 +8,7 @@ from stentor.protocols.ipc.audio import MAX_WINDOW_SECONDS, SAMPLE_RATE
 
 from ..config_fields import ConfigError, Fields
 from ..seq2seq.bart import Family, eos_or, layers_of, stack_of
-from ..seq2seq.text import Stack, Stacked
+from ..seq2seq.text import Decoding, Stack
 from .encoder_decoder import LONGEST_TRANSCRIPT, MOST_POSITIONS, EncoderDecoderConfig
 
 ARCHITECTURE: Final = "Speech2TextForConditionalGeneration"
@@ -33,7 +33,7 @@ _FAMILY: Final = Family(
 _MOST_CONVOLUTIONS: Final = 16
 
 
-class Speech2TextConfig(Stacked, EncoderDecoderConfig, frozen=True, kw_only=True):
+class Speech2TextConfig(Decoding, EncoderDecoderConfig, frozen=True, kw_only=True):
     encoder_stack: Stack
     decoder_stack: Stack
     mel_bins: int

@@ -11,6 +11,7 @@ from ..hf.deepseek_ocr import PLACEHOLDER, is_deepseek_ocr
 from ..hf.nemotron_omni import in_transformers_form
 from ..hf.text_part import MEDIA_FAMILIES
 from ..hf.thinker import thinker
+from ..seq2seq.pictured import FLORENCE_TYPE, FORMULAS_TYPE, PAIRED_TYPE
 
 Modality = Literal["image", "video", "audio"]
 MediaAxes = Literal["grid", "frames", "blocks", "numbered", "canvas", "corner"]
@@ -39,6 +40,8 @@ _STILLS: Final = {family.model_type for family in MEDIA_FAMILIES.values()} - {
 """Model types whose videos are not served, although many of their files name a token for them."""
 _TEXT_ALONE: Final = {"deepseek_v41", *(family.model_type for family in MEDIA_FAMILIES.values() if not family.takes)}
 """Model types whose media are not served."""
+_ENCODED: Final = (PAIRED_TYPE, FLORENCE_TYPE, FORMULAS_TYPE)
+"""Model types of encoder-decoders whose encoder sees."""
 _MARKS: Final[Mapping[object, Mapping[str, int]]] = {
     "ernie4_5_vl_moe": {
         **{"image_start_token_id": 101_304, "image_end_token_id": 101_305},
@@ -124,6 +127,8 @@ class MediaSpec(msgspec.Struct, frozen=True):
     """Tokens around pictures and slices that have places on a canvas."""
     alone: bool = False
     """Whether a picture is a prompt of its own, encoded by its own tower (CLIP)."""
+    encoded: bool = False
+    """Whether a request has one picture, which stands nowhere in its prompt: all tokens attend to it (TrOCR)."""
     prompt: int | None = None
     """The token in place of which prompts bring embeddings of their own; None: none are taken."""
 
@@ -132,6 +137,8 @@ def media_spec(config: Mapping[str, object]) -> MediaSpec | None:
     """The media of a model; None for a text-only model."""
     if config.get("model_type") in TWO_TOWERS:
         return MediaSpec({"image": 0}, alone=True)  # any token can be the placeholder
+    if config.get("model_type") in _ENCODED:
+        return MediaSpec({"image": 0}, encoded=True)  # no token is a placeholder
     if config.get("model_type") in _TEXT_ALONE:
         return None
     speaks = "thinker_config" in config or str(config.get("model_type")).endswith("_thinker")
@@ -194,7 +201,7 @@ def _unnamed(config: Mapping[str, object]) -> int | None:
             return _QWENS_PAD
         case "fuyu", _:
             return _FUYU_PICTURE
-        case "inkling2", _:
+        case "inkling2" | "inkling2_loop", _:
             return _INKLING_PICTURE
         case "opencua", _:
             return _OPENCUA_PICTURE

@@ -8,8 +8,8 @@ from ..config_fields import MOST_LAYERS, ConfigError, Fields
 from ..spec.layer import LayerSpec, NormKind, Norms
 from ..spec.mlp import MLPSpec
 from .vision_fields import VisionFields, activation_of, attention_of, side_of, two_products
-from .vision_spec import ProjectorNorm, ProjectorProduct, ProjectorSpec, VisionSpec
-from .vision_tiled import merged_by
+from .vision_spec import ProjectorNorm, ProjectorSpec, VisionSpec
+from .vision_tiled import merged_by, mlp1_projector
 
 
 def internvl(model: VisionFields) -> VisionSpec:
@@ -89,8 +89,5 @@ def internvl_chat(model: VisionFields) -> VisionSpec:
         patch_name="embeddings.patch_embedding",
         position_name="embeddings.position_embedding",
         class_name="embeddings.class_embedding",
-        projector=ProjectorSpec(
-            (ProjectorProduct("mlp1.1", model.hidden, True, "gelu"), ProjectorProduct("mlp1.3", model.hidden, True)),
-            norm=ProjectorNorm("mlp1.0", "layer", 1e-5, bias=True, joined=True),
-        ),
+        projector=mlp1_projector(model.hidden, model.hidden),
     )

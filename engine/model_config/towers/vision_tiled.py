@@ -35,6 +35,14 @@ def merged_by(fields: Fields, name: str = "downsample_ratio") -> int:
     return merge
 
 
+def mlp1_projector(inner: int, outputs: int) -> ProjectorSpec:
+    """A norm of squares of patches, and two products."""
+    return ProjectorSpec(
+        (ProjectorProduct("mlp1.1", inner, True, "gelu"), ProjectorProduct("mlp1.3", outputs, True)),
+        norm=ProjectorNorm("mlp1.0", "layer", 1e-5, bias=True, joined=True),
+    )
+
+
 def eagle(model: VisionFields) -> VisionSpec:
     """Eagle 2.5: SigLIP 2, and two products of squares of patches."""
     whole = model.whole
@@ -43,10 +51,7 @@ def eagle(model: VisionFields) -> VisionSpec:
         raise ConfigError(f"vision_config.model_type is {kind[:40]!r}, expected 'siglip_vision_model'")
     if whole.integer("use_backbone_lora", 0, least=0) or whole.integer("mlp_connector_layers", 2) != 2:
         raise ConfigError("use_backbone_lora is not 0, or mlp_connector_layers not 2, which has no native form")
-    projector = ProjectorSpec(
-        (ProjectorProduct("mlp1.1", model.hidden, True, "gelu"), ProjectorProduct("mlp1.3", model.hidden, True)),
-        norm=ProjectorNorm("mlp1.0", "layer", 1e-5, bias=True, joined=True),
-    )
+    projector = mlp1_projector(model.hidden, model.hidden)
     spec = replace(siglip_tower(model, projector), merge=merged_by(whole))
     layer = whole.integer("select_layer", -4, least=-MOST_LAYERS)
     return spec if layer == -1 else up_to(spec, layer)
@@ -136,13 +141,7 @@ def nemotron_h_vl(model: VisionFields) -> VisionSpec:
 def llama_nemotron_vl(model: VisionFields) -> VisionSpec:
     """Llama 3.1 Nemotron Nano VL: the same tower with Llama."""
     inner = model.whole.integer("projector_hidden_size", 4096)
-    return _radio(
-        model,
-        ProjectorSpec(
-            (ProjectorProduct("mlp1.1", inner, True, "gelu"), ProjectorProduct("mlp1.3", model.hidden, True)),
-            norm=ProjectorNorm("mlp1.0", "layer", 1e-5, bias=True, joined=True),
-        ),
-    )
+    return _radio(model, mlp1_projector(inner, model.hidden))
 
 
 def _radio(model: VisionFields, projector: ProjectorSpec) -> VisionSpec:

@@ -27,13 +27,21 @@ from ...layers.norm import LayerNorm
 from ...layers.sinusoids import sinusoid_angles
 from ...layers.varlen_batch import VarlenBatch
 from ...model_config.spec.mlp import MLPSpec
-from ...model_config.speech.fast_conformer import FEWEST_SAMPLES, MOST_SAMPLES, CausalSpec, FastConformerSpec
+from ...model_config.speech.fast_conformer import (
+    FEWEST_SAMPLES,
+    MOST_SAMPLES,
+    CausalSpec,
+    ConformerSpec,
+    FastConformerSpec,
+)
 from ..encoder_stack import EncodedWindows, Windows, go_on
 from .conformer_stream import BlockState, ConformerStream
 
 _EPS = 1e-5
 _TAPS = 3
 """Frames that a convolution over them sees."""
+_QUERIES = 256
+"""Those whose scores with all positions of a window are made at once."""
 
 
 def _stored(weights: WeightMap, name: str, context: LayerContext, *shape: int) -> torch.Tensor:
@@ -112,7 +120,7 @@ class _Far(NamedTuple):
 class _Attention:
     """Attention whose scores depend on the distance of positions (arXiv:1901.02860)."""
 
-    def __init__(self, weights: WeightMap, prefix: str, spec: FastConformerSpec, context: LayerContext) -> None:
+    def __init__(self, weights: WeightMap, prefix: str, spec: ConformerSpec, context: LayerContext) -> None:
         hidden, self._heads, self._dim = spec.hidden_size, spec.heads, spec.head_dim
         parts = {f"{prefix}.{name}_proj": hidden for name in "qkv"}
         self._into = Linear(weights, parts, hidden, context, bias=spec.bias, dtype=context.stream)
@@ -167,10 +175,49 @@ def _unseen(queries: int, count: int, causal: CausalSpec, device: torch.device) 
     return (behind < 0) | (behind > causal.earlier)
 
 
+class _KeyDistanceAttention:
+    """Attention whose scores get the products of queries and vectors for distances, each stored; of whole windows."""
+
+    def __init__(self, weights: WeightMap, prefix: str, spec: ConformerSpec, context: LayerContext) -> None:
+        hidden, self._heads, self._dim = spec.hidden_size, spec.heads, spec.head_dim
+        assert spec.keys is not None
+        self._limits = spec.keys
+        parts = {f"{prefix}.{name}_proj": hidden for name in "qkv"}
+        self._into = Linear(weights, parts, hidden, context, bias=spec.bias, dtype=context.stream)
+        self._out = Linear(weights, {f"{prefix}.o_proj": hidden}, hidden, context, bias=spec.bias, dtype=context.stream)
+        count = spec.keys.earlier + spec.keys.later + 1
+        self._vectors = _stored(weights, f"{prefix}.distance_embedding.weight", context, count, spec.head_dim)
+
+    def far(self, distances: torch.Tensor, most: int) -> _Far:
+        """As of :class:`_Attention`: sinusoids have no effect."""
+        return _Far(distances, most)
+
+    def __call__(
+        self, x: torch.Tensor, far: _Far, lengths: Sequence[int], before: Sequence[BlockState] = ()
+    ) -> torch.Tensor:
+        """x [positions of all windows, hidden] → the same"""
+        assert not before
+        rows = self._into(x).view(len(x), 3, self._heads, self._dim)
+        return self._out(torch.cat([self._attended(*each.unbind(1)) for each in rows.split(list(lengths))]))
+
+    def _attended(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        """[positions, heads, dim] of one window → [positions, hidden]; some queries at a time, for the memory."""
+        q, k, v = q.transpose(0, 1), k.transpose(0, 1), v.transpose(0, 1)  # [heads, positions, dim]
+        limits, count, scale, found = self._limits, k.shape[1], self._dim**-0.5, []
+        places = torch.arange(count, device=q.device)
+        for first in range(0, count, _QUERIES):
+            some = q[:, first : first + _QUERIES]
+            distances = places - places[first : first + _QUERIES].unsqueeze(1)  # [queries, positions]
+            index = distances.clamp_(-limits.earlier, limits.later).add_(limits.earlier)
+            bias = (some @ self._vectors.t()).mul_(scale).gather(2, index.expand(self._heads, -1, -1))
+            found.append(scaled_dot_product_attention(some[None], k[None], v[None], attn_mask=bias[None], scale=scale))
+        return torch.cat(found, dim=2)[0].transpose(0, 1).flatten(1)
+
+
 class _Module:
     """A gated convolution over positions, of each channel by itself."""
 
-    def __init__(self, weights: WeightMap, prefix: str, spec: FastConformerSpec, context: LayerContext) -> None:
+    def __init__(self, weights: WeightMap, prefix: str, spec: ConformerSpec, context: LayerContext) -> None:
         hidden, bias = spec.hidden_size, spec.convolution_bias
         points = [
             Convolution(weights, f"{prefix}.pointwise_conv{n}", hidden, size, context, width=1, pad=(0, 0), bias=bias)
@@ -181,7 +228,7 @@ class _Module:
         self._bias = _stored(weights, f"{prefix}.depthwise_conv.bias", context, hidden) if bias else None
         self._norm: LayerNorm | None = None
         self._pad = spec.width // 2, spec.width // 2
-        if spec.causal is not None:
+        if spec.convolves_back:
             self._norm, self._pad = LayerNorm(weights, f"{prefix}.norm", hidden, _EPS, context), (spec.width - 1, 0)
         else:
             self._mean, self._variance, self._factor, self._shift = (
@@ -209,13 +256,13 @@ class _Module:
         return self._last(kernels.activate_(rows, kernel_kind(self._activation)))[0]
 
 
-def _network(spec: FastConformerSpec, name: str) -> MLPSpec:
+def _network(spec: ConformerSpec, name: str) -> MLPSpec:
     inner, into, out = spec.intermediate_size, (f"{name}.linear1",), f"{name}.linear2"
     return MLPSpec(inner, spec.activation, spec.bias, into, out, gated=False)
 
 
 class _Block:
-    def __init__(self, weights: WeightMap, prefix: str, spec: FastConformerSpec, context: LayerContext) -> None:
+    def __init__(self, weights: WeightMap, prefix: str, spec: ConformerSpec, context: LayerContext) -> None:
         hidden = spec.hidden_size
         self._norms = [
             LayerNorm(weights, f"{prefix}.norm_{name}", hidden, _EPS, context)
@@ -225,7 +272,9 @@ class _Block:
             MLP(weights, prefix, _network(spec, f"feed_forward{number}"), hidden, replace(context, adapters=None))
             for number in (1, 2)
         ]
-        self.attention = _Attention(weights, f"{prefix}.self_attn", spec, context)
+        self.attention: _Attention | _KeyDistanceAttention
+        kind = _Attention if spec.keys is None else _KeyDistanceAttention
+        self.attention = kind(weights, f"{prefix}.self_attn", spec, context)
         self._module = _Module(weights, f"{prefix}.conv", spec, context)
 
     def __call__(
@@ -238,17 +287,40 @@ class _Block:
     ) -> torch.Tensor:
         first, attended, convolved, second, last = self._norms
         one, other = self._networks
-        x = x + 0.5 * _fed(one, first(x), batch)
+        x = x + 0.5 * fed(one, first(x), batch)
         x = x + self.attention(attended(x), far, lengths, before)
         x = x + self._module(convolved(x), lengths, before)
-        return last(x + 0.5 * _fed(other, second(x), batch))
+        return last(x + 0.5 * fed(other, second(x), batch))
 
 
-def _fed(network: MLP, x: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
+def fed(network: MLP, x: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
     """[positions, hidden] → the same"""
     found = network(x, batch)
     assert isinstance(found, torch.Tensor)
     return found
+
+
+class Conformer:
+    """Layers over whole windows of any lengths."""
+
+    def __init__(self, weights: WeightMap, prefix: str, spec: ConformerSpec, context: LayerContext) -> None:
+        self._size = spec.hidden_size
+        self.blocks = [_Block(weights, f"{prefix}.layers.{n}", spec, context) for n in range(spec.layers)]
+
+    def __call__(self, x: torch.Tensor, lengths: Sequence[int], pause: Callable[[], None]) -> torch.Tensor:
+        """x [positions of all windows, hidden] → the same; ``pause``: called behind every layer."""
+        longest, batch = max(lengths), batch_of(lengths, x.device)
+        distances = self.distances(longest - 1, longest, x)
+        for block in self.blocks:
+            x = block(x, block.attention.far(distances, longest - 1), lengths, batch)
+            pause()
+        return x
+
+    def distances(self, most: int, later: int, like: torch.Tensor) -> torch.Tensor:
+        """The sinusoids of distances from ``most`` down to ``1 - later``, [distances, hidden]."""
+        steps = torch.arange(most, -later, -1, device=like.device)
+        angles = sinusoid_angles(steps, self._size)
+        return torch.stack([angles.sin(), angles.cos()], dim=2).flatten(1).to(like.dtype)
 
 
 class Projection(msgspec.Struct, frozen=True):
@@ -274,7 +346,7 @@ class FastConformer:
         self._spec, self._context, self._dither = spec, context, dither
         self._scale = math.sqrt(spec.hidden_size) if spec.scaled else 1.0
         self._subsampling = _Subsampling(weights, f"{prefix}.subsampling", spec, context)
-        self._blocks = [_Block(weights, f"{prefix}.layers.{n}", spec, context) for n in range(spec.layers)]
+        self._layers = Conformer(weights, prefix, spec, context)
         self._project: Linear | None = None
         if projection is not None:
             parts = {projection.name: projection.size}
@@ -290,13 +362,8 @@ class FastConformer:
         for window in windows:
             embedded.append(self._embedded(window))
             pause()
-        lengths, x = [len(each) for each in embedded], torch.cat(embedded)
-        longest = max(lengths)
-        distances, most = self._distances(longest - 1, longest, x), longest - 1
-        batch = _batch_of(lengths, x.device)
-        for block in self._blocks:
-            x = block(x, block.attention.far(distances, most), lengths, batch)
-            pause()
+        lengths = [len(each) for each in embedded]
+        x = self._layers(torch.cat(embedded), lengths, pause)
         return EncodedWindows(x if self._project is None else self._project(x), lengths)
 
     def begin(self) -> ConformerStream:
@@ -306,7 +373,7 @@ class FastConformer:
         keys = torch.zeros(0, spec.heads, spec.head_dim, device=device, dtype=dtype)
         inputs = torch.zeros(1, spec.hidden_size, spec.width - 1, device=device, dtype=dtype)
         most = spec.causal.chunk * spec.causal.earlier
-        blocks = [BlockState(keys, keys, inputs, most) for _ in self._blocks]
+        blocks = [BlockState(keys, keys, inputs, most) for _ in self._layers.blocks]
         return ConformerStream(spec.causal, blocks, torch.zeros(0, device=device))
 
     @property
@@ -329,8 +396,8 @@ class FastConformer:
             frames = stream.next_frames(self._features(), last=ends).to(self._context.stream)
             embedded.append(self._subsampling(frames, stream.subsampled, ends=ends) * self._scale)
         lengths, x = [len(each) for each in embedded], torch.cat(embedded)
-        batch = _batch_of(lengths, x.device)
-        for number, block in enumerate(self._blocks):
+        batch = batch_of(lengths, x.device)
+        for number, block in enumerate(self._layers.blocks):
             before = [stream.blocks[number] for stream in streams]
             x = block(x, self._stream_far(number, max(lengths)), lengths, batch, before)
             pause()
@@ -347,14 +414,10 @@ class FastConformer:
             later = max(longest, causal.chunk)
             most = causal.chunk * causal.earlier + later - 1
             like = torch.empty(0, device=self._context.device, dtype=self._context.stream)
-            found = self._far_of[number] = self._blocks[number].attention.far(self._distances(most, later, like), most)
+            found = self._far_of[number] = self._layers.blocks[number].attention.far(
+                self._layers.distances(most, later, like), most
+            )
         return found
-
-    def _distances(self, most: int, later: int, like: torch.Tensor) -> torch.Tensor:
-        """The sinusoids of distances from ``most`` down to ``1 - later``, [distances, hidden]."""
-        steps = torch.arange(most, -later, -1, device=like.device)
-        angles = sinusoid_angles(steps, self._spec.hidden_size)
-        return torch.stack([angles.sin(), angles.cos()], dim=2).flatten(1).to(like.dtype)
 
     def _features(self) -> PreemphasizedMel:
         if self._mel is None:
@@ -369,6 +432,6 @@ class FastConformer:
         return self._subsampling(frames.to(self._context.stream)) * self._scale
 
 
-def _batch_of(lengths: Sequence[int], device: torch.device) -> ForwardBatch:
+def batch_of(lengths: Sequence[int], device: torch.device) -> ForwardBatch:
     starts = torch.tensor([0, *lengths]).cumsum(0).int()
     return ForwardBatch.whole(torch.empty(0, dtype=torch.int64, device=device), VarlenBatch(starts, max(lengths)))

@@ -20,6 +20,8 @@ class Voices(NamedTuple):
     sample_rate: int
     any_speed: bool = True
     """False if the voices speak at a speed of 1 only."""
+    whole_texts: bool = False
+    """Whether a text is one piece of work, not cut into sentences."""
 
 
 class Recordings(NamedTuple):

@@ -82,8 +82,9 @@ class ModelRunner(Generic[F, P]):
         result = self.compute.finish(pending)
         return result if self.extras is None else self.extras.ended(result)
 
+    @torch.inference_mode()
     def release(self, slots: Sequence[int]) -> None:
-        """Forget the rows of these slots; encoded media stay."""
+        """Forget the rows of these slots; encoded media stay. A draft model may compute what it is behind with."""
         for slot in slots:
             self.compute.rows.remove(slot)
         self.compute.release(slots)

@@ -32,7 +32,7 @@ _NO_SCALES: Final = "--kv-cache-dtype %s: transcription models have no scales fo
 class Transcription(EncoderDecoderFamily):
     """An encoder-decoder from windows of audio to transcripts."""
 
-    inputs, outputs, reads_tokens = "audio", "transcripts", False
+    inputs, outputs = "audio", "transcripts"
     one = "window of audio and its transcript"
     spec: EncoderDecoderConfig
 

@@ -1,4 +1,4 @@
-"""Encoder-decoders: what a worker that serves one needs, and those from text to text."""
+"""Encoder-decoders: what a worker that serves one needs, and those from text, or from a picture, to text."""
 
 from abc import abstractmethod
 from collections.abc import Callable
@@ -8,7 +8,7 @@ import msgspec
 import torch
 
 from stentor.protocols.ipc.actors import MemoryLine, WorkerReady
-from stentor.protocols.ipc.cache_groups import CacheGroup
+from stentor.protocols.ipc.cache_groups import CacheGroup, InputKind
 from stentor.protocols.ipc.config import WorkerConfig
 from stentor.protocols.ipc.inputs import ArenaRef
 from stentor.protocols.ipc.sampling import SamplingParams
@@ -31,7 +31,7 @@ from .family import Family, FormerSizes, Sizes, cache_line, first_tokens
 from .setup_parts import longest_of
 
 _EMPTY: Final = ArenaRef(0, 0)
-"""An empty window is encoded as silence, an empty text as the longest."""
+"""An empty window is encoded as silence, an empty text as the longest, an empty picture as the largest."""
 
 
 class EncoderDecoderFamily(Family):
@@ -45,8 +45,8 @@ class EncoderDecoderFamily(Family):
     """What is written, in the plural."""
     one: str
     """One input with its output."""
-    reads_tokens: bool
-    """Whether inputs are token ids, not audio."""
+    input_kind: InputKind = "audio"
+    """What a window holds."""
 
     def make(self, context: LayerContext, longest: int) -> EncoderDecoder:
         return EncoderDecoder(self.spec, context)
@@ -130,23 +130,28 @@ class EncoderDecoderFamily(Family):
                 "more; --kv-cache-memory gives them more"
             )
         positions = self.spec.source_positions
-        windows = CacheGroup("cross", positions, sizes.encoder_slots * positions, tokens=self.reads_tokens)
+        windows = CacheGroup("cross", positions, sizes.encoder_slots * positions, inputs=self.input_kind)
         return msgspec.structs.replace(ready, notes=notes, groups=(*ready.groups, windows))
 
 
 class TextToText(EncoderDecoderFamily):
-    """An encoder-decoder from text to text. The context length bounds inputs and outputs, each by itself."""
+    """An encoder-decoder from text, or from a picture, to text. The context length bounds outputs, and by itself a text
+    that is all of the input."""
 
-    inputs, outputs, reads_tokens = "texts", "sequences", True
-    one = "text and what is written about it"
+    outputs = "sequences"
 
     def __init__(self, checkpoint: Checkpoint, device: str) -> None:
         self.checkpoint = checkpoint
         self.spec = self._read = checkpoint.text_to_text
         self.groups = self.spec.cache_groups
         self.limits = TEXT_TO_TEXT[device]
+        sees = self.spec.pictures is not None
+        self.inputs, self.input_kind = ("pictures", "picture") if sees else ("texts", "tokens")
+        self.one = f"{self.inputs[:-1]} and what is written about it"
 
     def named(self, inputs: int) -> str:
+        if self._read.pictures is not None:
+            return f"{inputs} pictures of {self.spec.source_positions} states"
         return f"{inputs} texts of {self.spec.source_positions} tokens"
 
     def longest(self, config: WorkerConfig) -> int:

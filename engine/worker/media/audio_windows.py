@@ -1,4 +1,4 @@
-"""Windows of audio for the rows of an encoder-decoder: encoding, cross-attention, alignment."""
+"""Windows of audio, texts or pictures for the rows of an encoder-decoder: encoding, cross-attention, alignment."""
 
 from collections.abc import Sequence
 
@@ -7,7 +7,7 @@ import torch
 from msgspec.structs import replace
 
 from stentor.protocols.ipc.audio import AlignmentOutput, PromptProbe
-from stentor.protocols.ipc.steps import NewRow, RowAlignment, RowStep, StepPlan
+from stentor.protocols.ipc.steps import EncodeJob, NewRow, RowAlignment, RowFault, RowStep, StepPlan
 
 from ...layers.forward_batch import Encoded, ForwardBatch, LayerCache
 from ...models.encoder_decoder import EncoderDecoder
@@ -16,9 +16,10 @@ from ..rows.extras import ExtraResults, RowExtras
 
 
 class AudioWindows(RowExtras):
-    """Encodes windows of audio into slots, which tokens attend to, and reads alignments.
+    """Encodes windows of audio, or what stands for them, into slots, which tokens attend to, and reads alignments.
 
-    An encoded window stays in its slot until another replaces it.
+    An encoded window stays in its slot until another replaces it. A picture that cannot be encoded is the fault of the
+    rows that attend to it.
     """
 
     def __init__(self, model: EncoderDecoder, cross_caches: Sequence[LayerCache], slots: int) -> None:
@@ -31,6 +32,8 @@ class AudioWindows(RowExtras):
         """Encoded positions, by encoder slot."""
         self._asking: dict[int, tuple[NewRow, PromptProbe]] = {}
         """By slot: rows whose prompt asks for alignment results."""
+        self._refused: dict[int, str] = {}
+        """By encoder slot: why there is no encoding of its picture."""
 
     def enter(self, plan: StepPlan) -> None:
         for new in plan.new:
@@ -38,12 +41,24 @@ class AudioWindows(RowExtras):
             self._encoder_slot_of[new.slot] = span.encoder_slot
             if new.probe is not None:
                 self._asking[new.slot] = new, new.probe
-        if plan.encode:
-            windows = [self.media(job.data) for job in plan.encode]
-            slots = [job.encoder_slot for job in plan.encode]
-            adapters = [job.adapter for job in plan.encode]
+        for jobs in [[job] for job in plan.encode] if self._model.sees else filter(None, [plan.encode]):
+            self._encode(jobs)
+
+    def _encode(self, jobs: Sequence[EncodeJob]) -> None:
+        """Encode these together."""
+        windows = [self.media(job.data) for job in jobs]
+        slots = [job.encoder_slot for job in jobs]
+        adapters = [job.adapter for job in jobs]
+        for slot in slots:
+            self._refused.pop(slot, None)
+        try:
             lengths = self._model.write_encodings(windows, slots, self._cross_caches, self.yield_device, adapters)
-            self._length_of.update(zip(slots, lengths, strict=True))
+        except ValueError as error:
+            if not self._model.sees:
+                raise
+            self._refused |= dict.fromkeys(slots, str(error).partition("\n")[0])
+            lengths = [1] * len(slots)  # of whatever was there: no row with it gets a token
+        self._length_of.update(zip(slots, lengths, strict=True))
 
     def release(self, slots: Sequence[int]) -> None:
         for slot in slots:
@@ -56,8 +71,12 @@ class AudioWindows(RowExtras):
         return replace(batch, encoded=Encoded(attention, self._cross_caches, {} if aligns else None))
 
     def read(self, batch: Batch, rows: Sequence[RowStep], hidden: torch.Tensor) -> ExtraResults:
-        if not self._asking:
+        if not self._asking and not self._refused:
             return ExtraResults()
+        faults = []
+        for row in rows if self._refused else ():
+            if (why := self._refused.get(int(self._encoder_slot_of[row.slot]))) is not None:
+                faults.append(RowFault(row.slot, f"the model cannot take the picture: {why}"))
         encoded = batch.forward.encoded
         queries = None if encoded is None else encoded.queries
         found = []
@@ -82,7 +101,7 @@ class AudioWindows(RowExtras):
                 found.append(RowAlignment(row.slot, alignment))
             if row.start + row.count >= asked.prompt_len:
                 del self._asking[row.slot]
-        return ExtraResults(alignments=found)
+        return ExtraResults(alignments=found, faults=faults)
 
     def _silence(self, probe: PromptProbe, row: RowStep, first: int, hidden: torch.Tensor) -> float | None:
         """The probability of the no-speech token, if this step computes its position; else None."""

@@ -20,8 +20,8 @@ from .rows import Int64
 class _Row(msgspec.Struct, frozen=True):
     """A row with drafts in the current step."""
 
-    draws: int
-    """Its index among the rows that sample."""
+    sampled: int
+    """Its index among the rows that sample, in the step's plan."""
     start: int
     """Its first token in the batch."""
     count: int
@@ -50,12 +50,18 @@ class DraftedStates:
         self._spares = np.arange(num_states, num_states + spares)
         self._device = device
         self._rows: list[_Row] = []
+        self._sampled: dict[int, int] = {}
+        """By slot of a row that samples in the current step: its index among these in the plan."""
         self._batch: ForwardBatch | None = None
         """The forward batch of the current step, if rows have drafts in it."""
 
     def place_of(self, slot: int) -> int:
         """The place of a slot's state on the device. Numbers below 0, places in host memory, are returned unchanged."""
         return int(self._places[slot]) if slot >= 0 else slot
+
+    def enter(self, rows: Sequence[RowStep]) -> None:
+        """Take the rows of the step's plan, whose result has their order. The pass may run them in another."""
+        self._sampled = {row.slot: number for number, row in enumerate(row for row in rows if row.sample)}
 
     def begin(
         self, rows: Sequence[RowStep], starts: npt.NDArray[np.int32], reads: Int64, writes: Int64
@@ -66,12 +72,11 @@ class DraftedStates:
         """
         self._rows = []
         before, after = self._places[reads], self._places[writes]
-        draws = 0
         for number, row in enumerate(rows):
             if row.num_drafts:
                 after[number] = self._spares[len(self._rows)]
-                self._rows.append(_Row(draws, int(starts[number]), row.count, int(before[number]), int(writes[number])))
-            draws += row.sample
+                sampled, start = self._sampled[row.slot], int(starts[number])
+                self._rows.append(_Row(sampled, start, row.count, int(before[number]), int(writes[number])))
         return before, after
 
     def recorder(self) -> MixerInputs | None:
@@ -93,7 +98,7 @@ class DraftedStates:
         assert result.counts is not None, "rows had drafts, and nobody says how many were right"
         lengths, reads, writes, again = [], list[int](), list[int](), list[int]()
         for place, row in enumerate(rows):
-            gained = result.counts[row.draws]
+            gained = result.counts[row.sampled]
             if gained < row.count:
                 lengths.append(gained)
                 reads.append(row.before)

@@ -88,6 +88,8 @@ class RowStates(RowExtras):
         copies = plan.state_copies
         if copies and self._drafted is not None:
             copies = [(self._drafted.place_of(source), self._drafted.place_of(target)) for source, target in copies]
+        if self._drafted is not None:
+            self._drafted.enter(plan.rows)
         self._copier.copy_(copies)
         for new in plan.new:
             self._writes[new.slot] = new.state

@@ -50,6 +50,18 @@ class MemoryProfile(msgspec.Struct, frozen=True):
         ]
 
 
+def busy_params(vocab_size: int) -> SamplingParams:
+    """Parameters that take every step of a draw, cut and penalty."""
+    return SamplingParams(
+        max_tokens=1,
+        top_k=min(50, vocab_size),
+        top_p=0.9,
+        min_p=0.01,
+        repetition_penalty=1.1,
+        frequency_penalty=0.1,
+    )
+
+
 def worst_steps(slots: int, tokens: int, max_model_len: int, vocab_size: int) -> list[StepPlan]:
     """Plans that need the most memory: the most tokens, the longest tables, and every row samples.
 
@@ -59,16 +71,8 @@ def worst_steps(slots: int, tokens: int, max_model_len: int, vocab_size: int) ->
     prefill = tokens - rows + 1
     # rows of one token each, and as many long ones as the rest needs, each at the end of its context
     long = min(rows, -(-prefill // max_model_len))
-    params = SamplingParams(
-        max_tokens=1,
-        top_k=min(50, vocab_size),
-        top_p=0.9,
-        min_p=0.01,
-        repetition_penalty=1.1,
-        frequency_penalty=0.1,
-        logprobs=min(MAX_LOGPROBS, vocab_size),
-        prompt_logprobs=min(MAX_LOGPROBS, vocab_size),
-    )
+    most = min(MAX_LOGPROBS, vocab_size)
+    params = msgspec.structs.replace(busy_params(vocab_size), logprobs=most, prompt_logprobs=most)
     new, steps = [], []
     left = tokens - (rows - long)
     for slot in range(rows):

@@ -18,6 +18,7 @@ from ...model_config.speech.framewise import FramewiseConfig
 from ...model_config.speech.kyutai import KyutaiConfig
 from ...model_config.speech.moonshine import MoonshineConfig
 from ...model_config.speech.moonshine_streaming import MoonshineStreamingConfig
+from ...model_config.speech.seamless import SeamlessConfig
 from ...model_config.speech.speech_to_text import Speech2TextConfig
 from ...model_config.speech.voxtral_realtime import VoxtralRealtimeConfig
 from ...model_config.speech.whisper import WhisperConfig
@@ -46,6 +47,7 @@ _FAMILIES: Final[Mapping[type, Callable[[Checkpoint, str], Family]]] = {
     MoonshineConfig: Transcription,
     MoonshineStreamingConfig: Transcription,
     FastConformerConfig: Transcription,
+    SeamlessConfig: Transcription,
     Speech2TextConfig: Transcription,
     FramewiseConfig: FramewiseTranscription,
     VoxtralRealtimeConfig: StreamedTranscription,

@@ -20,6 +20,7 @@ from ..compute.sync_compute import SyncRunner
 from ..device.graphs import GraphSize
 from ..families.setup_parts import ProgressCallback
 from ..passes.pass_graphs import PassGraphs
+from .profile import busy_params
 
 _TOPS = (0, 1, 2, 4, 8, 12, 16, 20)
 """Numbers of alternatives for log-probabilities, one of each kind."""
@@ -123,13 +124,8 @@ def _plans(slots: int, tokens: int, max_model_len: int, vocab_size: int) -> Iter
         params = SamplingParams(max_tokens=1, logprobs=top, prompt_logprobs=top)
         yield _plan([min(short, tokens)], params)
     # tables that few rows use
-    every = SamplingParams(
-        max_tokens=1,
-        top_k=min(50, vocab_size),
-        top_p=0.9,
-        min_p=0.01,
-        repetition_penalty=1.1,
-        frequency_penalty=0.1,
+    every = replace(
+        busy_params(vocab_size),
         logit_bias=((0, 1.0),),
         banned_token_ids=(1 % vocab_size,),
         min_tokens=1,

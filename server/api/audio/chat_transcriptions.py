@@ -55,6 +55,7 @@ def resolve_chat(form: TranslationForm, model: ChatTranscriber, chunking: Chunki
     if not isinstance(form, TranscriptionForm):
         if not model.asking.says_to_translate:
             raise refuse_translation(model.served_names[0])
+        form.check_english()
         wish = TranscriptionWish(None, form.hint, translate=True, sampling=sampling, adapter=adapter)
         return ResolvedChat(form, model, wish)
     if form.wants_logprobs and model.asking.diarizes:

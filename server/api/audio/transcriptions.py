@@ -26,6 +26,7 @@ from ...asr.options import (
 )
 from ...asr.streaming import StreamingTranscriptionModel
 from ...asr.transcribe import Transcription
+from ...asr.untimed_vocabulary import UntimedVocabulary
 from ...audio.decode import AudioDecoder
 from ...config.model_registry import ModelRegistry
 from ...generation.admission import draw_seeds
@@ -55,7 +56,7 @@ OPERATIONS: Final[Operations] = {
         "Transcribe an audio file", answers.Transcription, takes_file=True, form=TranscriptionForm, streams=True
     ),
     "/v1/audio/translations": generation(
-        "Transcribe an audio file and translate it into English",
+        "Transcribe an audio file and translate it",
         answers.Transcription,
         takes_file=True,
         form=TranslationForm,
@@ -198,7 +199,8 @@ def _translation(services: TranscriptionServices, fields: FormData) -> ResolvedT
     if not model.vocabulary.marks_times:
         if not model.vocabulary.translates:
             raise refuse_translation(model.served_names[0])
-        if not form.language:
+        asks = not isinstance(model.vocabulary, UntimedVocabulary) or model.vocabulary.asks_source
+        if not form.language and asks:
             raise missing("language")
     if not model.multilingual:
         raise BadRequest(
@@ -207,9 +209,18 @@ def _translation(services: TranscriptionServices, fields: FormData) -> ResolvedT
             "model",
             "model_not_supported",
         )
+    options = _options(services, form, model)
     return ResolvedTranscription(
-        form, model, msgspec.structs.replace(_options(services, form, model), task="translate")
+        form, model, msgspec.structs.replace(options, task="translate", written_language=_written(form, model))
     )
+
+
+def _written(form: TranslationForm, model: TranscriptionModel) -> str:
+    """The code of the language of a translation. Raises BadRequest."""
+    if model.vocabulary.marks_times or not form.to_language:
+        form.check_english()
+        return "en"
+    return model.language(form.to_language, "to_language")
 
 
 def _texts(fields: FormData) -> list[tuple[str, str]]:

@@ -10,13 +10,12 @@ from starlette.requests import Request
 from starlette.routing import Route
 
 from stentor.protocols.common.decoding import decode
-from stentor.protocols.openai.chat import ChatChoice, ChatRequest, ChatResponse
+from stentor.protocols.openai.chat import ChatChoice, ChatResponse
 from stentor.protocols.openai.chat_batch import ChatBatchRequest, decoder
 from stentor.protocols.openai.usage import Usage
 
 from ...common.loop_turns import Slices
 from ...common.task_scope import run_together
-from ...config.models import ModelConfig
 from ...generation.chat_model import ChatModel
 from ...generation.prepare import PreparedGeneration, prepare_generation
 from ...http.whole_answer import AnswerBudget, AnswerParts, WholeAnswer
@@ -47,7 +46,7 @@ async def chat_batch(chat: ChatModel, request: Request, content: bytes, context:
         for one in body.requests():
             generation = await prepare_generation(chat, one, caller, context)
             await opened.enter_async_context(aclosing(generation.batches))
-            prepared.append((_shape(request, one, generation, chat.config), generation))
+            prepared.append((ChatShape.of_prepared(request, one, generation, chat.config), generation))
         budget = AnswerBudget(chat.limits.max_answer_bytes, context.queue_slot.memory)
         collectors = [ChatCollector(shape, budget) for shape, _ in prepared]
         await _collect([generation for _, generation in prepared], collectors)
@@ -68,24 +67,6 @@ async def chat_batch(chat: ChatModel, request: Request, content: bytes, context:
             Usage.sum(usages),
             system_fingerprint=shape.fingerprint or UNSET,
         )
-    )
-
-
-def _shape(request: Request, body: ChatRequest, prepared: PreparedGeneration, config: ModelConfig) -> ChatShape:
-    return ChatShape.of(
-        "chatcmpl",
-        request,
-        body,
-        prepared.model,
-        prepared.names,
-        config=config,
-        prompt=prepared.prompt,
-        echo=body.echoed,
-        top_logprobs=body.wanted_logprobs,
-        named_logprobs=body.logprob_token_ids is not None,
-        include_reasoning=body.include_reasoning,
-        tools=prepared.tools,
-        media_tokens=prepared.media_tokens,
     )
 
 

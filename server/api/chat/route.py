@@ -62,23 +62,7 @@ async def chat_completions(
     if body.return_prompt_text:
         text = await chat.pool.decode(prepared.prompt, skip_special_tokens=False)
         memory.add(len(text), "return_prompt_text")
-    shape = ChatShape.of(
-        "chatcmpl",
-        request,
-        body,
-        prepared.model,
-        prepared.names,
-        config=chat.config,
-        prompt=prepared.prompt,
-        prompt_text=text,
-        echo=body.echoed,
-        top_logprobs=body.wanted_logprobs,
-        named_logprobs=body.logprob_token_ids is not None,
-        include_reasoning=body.include_reasoning,
-        tools=prepared.tools,
-        media_tokens=prepared.media_tokens,
-        experts=prepared.experts,
-    )
+    shape = ChatShape.of_prepared(request, body, prepared, chat.config, text)
     if keeping is not None:
         shape = replace(shape, response_id=keeping.id)
     budget = AnswerBudget(chat.limits.max_answer_bytes, memory)

@@ -2,15 +2,19 @@
 
 from collections.abc import Iterable, Mapping
 from secrets import token_hex
+from typing import Self
 
 import msgspec
+from starlette.requests import Request
 
 from stentor.protocols.ipc.deltas import Finish
 from stentor.protocols.ipc.steps import TokenLogprobs
-from stentor.protocols.openai.chat import ChatFinishReason, ChoiceLogprobs
+from stentor.protocols.openai.chat import ChatFinishReason, ChatRequest, ChoiceLogprobs
 from stentor.protocols.openai.tools import NO_TOOLS, ToolUse
 
+from ...config.models import ModelConfig
 from ...generation.logprobs import chat_logprobs
+from ...generation.prepare import PreparedGeneration
 from ..common.chunks import AnswerShape
 
 _ID_BYTES = 12
@@ -31,6 +35,33 @@ class ChatShape(AnswerShape, frozen=True, kw_only=True):
     """The text that each choice begins with."""
     media_tokens: Mapping[str, int] = msgspec.field(default_factory=dict)
     """Prompt tokens of media, by modality."""
+
+    @classmethod
+    def of_prepared(
+        cls,
+        request: Request,
+        body: ChatRequest,
+        prepared: PreparedGeneration,
+        config: ModelConfig,
+        prompt_text: str | None = None,
+    ) -> Self:
+        return cls.of(
+            "chatcmpl",
+            request,
+            body,
+            prepared.model,
+            prepared.names,
+            config=config,
+            prompt=prepared.prompt,
+            prompt_text=prompt_text,
+            echo=body.echoed,
+            top_logprobs=body.wanted_logprobs,
+            named_logprobs=body.logprob_token_ids is not None,
+            include_reasoning=body.include_reasoning,
+            tools=prepared.tools,
+            media_tokens=prepared.media_tokens,
+            experts=prepared.experts,
+        )
 
     def logprobs(self, entries: Iterable[TokenLogprobs]) -> ChoiceLogprobs:
         return chat_logprobs(entries, self.names, self.top_logprobs or 0, with_sampled=self.named_logprobs)

@@ -142,7 +142,7 @@ class ResponseSocket:
                 before, done = self._lanes.get(kind.stream_id), anyio.Event()
                 self._lanes[kind.stream_id] = done
                 self._pending += 1
-                start(self._create, kind.stream_id, message, share, before, done)
+                start(self._create, kind, message, share, before, done)
             case "response.steer":
                 size = len(message) + decoded_bytes(message, self._services.limits)
                 await self._steering.take(kind.stream_id, kind.previous_response_id, kind.input, size)
@@ -150,8 +150,9 @@ class ResponseSocket:
                 raise refused("type", f"there is no event `{other[:80]}`; send response.create or response.steer")
 
     async def _create(
-        self, lane: str | None, message: bytes, share: MemoryShare, before: anyio.Event | None, done: anyio.Event
+        self, kind: _Kind, message: bytes, share: MemoryShare, before: anyio.Event | None, done: anyio.Event
     ) -> None:
+        lane = kind.stream_id
         try:
             with share:
                 if before is not None:
@@ -162,6 +163,7 @@ class ResponseSocket:
         except WebSocketDisconnect:
             pass  # the reader notices too
         except Exception as error:
+            self._forget(kind.previous_response_id)
             await self._tell(error, lane)
         finally:
             self._pending -= 1
@@ -233,9 +235,14 @@ class ResponseSocket:
             share.add(_KEPT_FACTOR * size)
             self._kept[prepared.response.id] = _Kept([*said.history, *said.given, *output], size, share)
 
+    def _forget(self, name: str | None) -> None:
+        """After an error, as OpenAI does: nothing goes on from the response that it named."""
+        kept = self._kept.pop(name or "", None)
+        if kept is not None:
+            kept.share.close()
+
     def _forget_oldest(self) -> None:
-        with self._kept.popitem(last=False)[1].share:
-            pass  # which gives it back
+        self._forget(next(iter(self._kept)))
 
     async def _tell(self, error: Exception, lane: str | None) -> None:
         status, body = describe(error)

@@ -7,6 +7,7 @@ import transformers as untyped_transformers
 
 from stentor.engine.model_config.hf import nemotron_omni
 from stentor.engine.model_config.hf.text_part import NEMOTRON_EMBED, described_part
+from stentor.engine.model_config.seq2seq.pictured import PAIRED_TYPE
 
 from .audio import (
     AudioFlamingo3Processor,
@@ -33,6 +34,7 @@ from .grids import (
 from .images.apertus import ApertusImages, Emu3Images
 from .images.cohere2 import Cohere2VisionImages
 from .images.enlarged import PanguImages
+from .images.formulas import FormulaImages
 from .images.fuyu import FuyuImages
 from .images.gemma4 import Gemma4UnifiedImages
 from .images.inkling import Inkling2Images
@@ -93,6 +95,8 @@ OWN: Final[Mapping[str, Any]] = {
     "Blip2Processor": Blip2Processor,
     "ChatGLM4VProcessor": ChatGLM4VProcessor,
     "CLIPProcessor": LonePictures,
+    **dict.fromkeys(("DonutProcessor", "Florence2Processor", "NougatProcessor"), LonePictures),
+    **dict.fromkeys(("PPFormulaNetProcessor", "TrOCRProcessor"), LonePictures),
     "ColModernVBertProcessor": ColModernVBertProcessor,
     "Cosmos3EdgeProcessor": Cosmos3EdgeProcessor,
     "DeepseekVLV2Processor": DeepseekVL2Processor,
@@ -165,6 +169,7 @@ OWN_IMAGES: Final[Mapping[str, Any]] = {
     "Llama4Processor": Llama4Images,
     "OpenPanguVLProcessor": PanguImages,
     "PerceptionLMProcessor": PerceptionLMImages,
+    "PPFormulaNetProcessor": FormulaImages,
     "Phi4MultimodalProcessor": Phi4Images,
     "MiniCPMOcrProcessor": MiniCPMOcrImages,
     **dict.fromkeys(("MiniCPMOProcessor", "MiniCPMVProcessor"), MiniCPMVImages),
@@ -211,6 +216,7 @@ _UNNAMED: Final[Mapping[str, str]] = {
     **dict.fromkeys(("step5_vl", "step_vl"), "Step3VLProcessor"),
     "ultravox": "UltravoxProcessor",
     "unlimited-ocr": "UnlimitedOcrProcessor",
+    PAIRED_TYPE: "TrOCRProcessor",
 }
 """Processors by model type, if transformers has none and published files name none, or one of their own code."""
 ALIKE: Final[Mapping[str, str]] = {

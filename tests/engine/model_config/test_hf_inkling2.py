@@ -40,6 +40,48 @@ def test_a_file_without_sizes_is_the_small_model() -> None:
     assert (spec.streams.blocks, spec.streams.inputs_of(4), spec.streams.inputs_of(5)) == (8, 1, 3)
 
 
+MINI: dict[str, Any] = {"architectures": ["Inkling2LoopForCausalLM"], "model_type": "inkling2_loop_text", "hidden_size": 2304}
+
+
+def test_the_middle_layers_of_a_mini_run_three_times() -> None:
+    spec = model_spec_from_hf(MINI)
+    assert spec.runs == (*range(6), *[*range(6, 18)] * 3, *range(18, 24))
+    assert (len(spec.layers), spec.hidden_size) == (48, 2304)
+    assert isinstance(spec.streams, BlockResidualSpec)
+    assert (spec.streams.blocks, spec.streams.looped, spec.streams.streams) == (4, 2, 7)
+    apart = [number for number, mixer in enumerate(mixers(spec)) if mixer.apart]
+    assert apart == [5, *range(6, 42), 47], "in a loop also layers with a window"
+    assert mixers(spec)[0].heads == 24
+    states = spec.states
+    assert {*states} == {*range(48)}, "each run of a layer has states of its own"
+
+
+def test_published_files_have_a_table_of_loops() -> None:
+    table = {"core_start": 12, "core_end": 18, "num_passes": 2, "gate_rank": 16}
+    spec = model_spec_from_hf({**MINI, "loop_config": table, "num_passes": 9})
+    assert spec.runs == (*range(12), *[*range(12, 18)] * 2, *range(18, 24))
+    assert isinstance(spec.streams, BlockResidualSpec)
+    assert spec.streams.loop is not None
+    assert spec.streams.loop.rank == 16
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"loop_layer_index_start": 5}, "layers 5 to 17 run several times, expected whole blocks of 6"),
+        ({"loop_layer_index_end": 30}, "layers 6 to 29 run several times, expected whole blocks of 6"),
+        ({"loop_layer_index_end": 6}, "layers 6 to 5 run several times"),
+        ({"loop_num_passes": 5000}, "loop_num_passes is"),
+        ({"loop_num_passes": 500}, "12 of 24 layers run 500 times, expected at most"),
+        ({"loop_config": {"num_passes": 0}}, "loop_num_passes is '0', expected a whole number"),
+    ],
+    ids=str,
+)
+def test_loops_that_are_no_whole_blocks_are_refused(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        model_spec_from_hf({**MINI, **fields})
+
+
 def test_fields_have_second_names() -> None:
     names = {"sconv_kernel_size": 3, "model_max_length": 512, "intermediate_size": 24, "routed_scaling_factor": 2.5}
     spec = read(**names, num_local_experts=16, sliding_window=64)

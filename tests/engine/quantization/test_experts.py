@@ -238,6 +238,44 @@ def test_experts_in_mxfp8_give_the_logits_of_their_values(scheme: dict[str, Any]
     torch.testing.assert_close(logits_of(PagedDecoder(tmp_path)), expected, rtol=1e-4, atol=5e-4)
 
 
+def test_experts_of_an_inkling_2_mini_in_nvfp4_and_mxfp8_are_expanded(tmp_path: Path) -> None:
+    """As published: no description tells of them, some layers have one format and some the other."""
+    model = tiny.make("inkling2-mini", tmp_path)
+    stored = load_file(tmp_path / "model.safetensors")
+    generator = torch.Generator().manual_seed(5)
+    for name in [each for each in stored if each.endswith(("w13_weight", "w2_weight"))]:
+        layer = int(name.split(".")[3])
+        experts, outputs, inputs = stored[name].shape
+        if layer % 2:
+            codes = torch.randint(0, 256, (experts, outputs, inputs // 2), dtype=torch.uint8, generator=generator)
+            scales = (0.25 + torch.rand(experts, outputs, inputs // 16, generator=generator)).to(torch.float8_e4m3fn)
+            amax = torch.linspace(0.6, 1.2, experts)
+            table = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6])
+            numbers = torch.stack((table[(codes & 15).long()], table[(codes >> 4).long()]), dim=-1).flatten(2)
+            factors = (amax / 16)[:, None, None] * scales.float().repeat_interleave(16, 2)
+            values = (numbers * factors).to(BF16).float()
+            beside = {"_amax": amax, "_outer_scale_denominator": torch.full((experts,), 16.0)}
+        else:
+            codes = (torch.randn(experts, outputs, inputs, generator=generator) * 64).to(torch.float8_e4m3fn)
+            scales = torch.randint(117, 120, (experts, outputs, inputs // 32), dtype=torch.uint8, generator=generator)
+            values = codes.float() * (scales.float() - 127).exp2().repeat_interleave(32, 2)
+            beside = {}
+        of = model.model.layers[layer].mlp.experts
+        if name.endswith("w2_weight"):
+            of.down_proj.data.copy_(values)
+        else:
+            of.gate_up_proj.data.copy_(torch.cat((values[:, 0::2], values[:, 1::2]), dim=1))
+        stored |= {name: codes, f"{name}_scale": scales, **{f"{name}{each}": part for each, part in beside.items()}}
+    save_file(stored, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    torch.testing.assert_close(logits_of(PagedDecoder(tmp_path)), make.logits_of(model), rtol=1e-4, atol=5e-4)
+    del stored["model.llm.layers.1.mlp.experts.w2_weight_amax"]
+    save_file(stored, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(
+        WeightError, match=r"has only a part of model\.layers\.1\.mlp\.experts\.w2_weight and its scales"
+    ):
+        PagedDecoder(tmp_path)
+
+
 def test_gates_and_ups_in_turn_that_share_scales_are_refused(tmp_path: Path) -> None:
     mxfp8(tmp_path, quant_method="fp8", weight_block_size=[16, 16])
     with pytest.raises(WeightError, match="has gates and ups in turn, and scales of blocks of 16 rows, expected"):

@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
-from stentor.engine.tts.backend import Stop
+from stentor.engine.tts.backend import Stop, Stopped
 from stentor.protocols.ipc.speech import VoicePlace
 
 
@@ -16,6 +17,19 @@ def spoken(speaker: Any, text: str, voice: VoicePlace) -> tuple[Any, list[int]]:
     rest = speaker.speak(text, voice, 1.0, Stop(), parts.append)
     pcm = [*parts, rest]
     return np.frombuffer(b"".join(pcm), "<i2"), [len(part) // 2 for part in pcm]
+
+
+def parts_until_stopped(speaker: Any, text: str, voice: VoicePlace) -> int:
+    """How many parts of a sentence are made of which nobody wants more than the first."""
+    stop, parts = Stop(), []
+
+    def heard(pcm: bytes) -> None:
+        parts.append(pcm)
+        stop.set()
+
+    with pytest.raises(Stopped):
+        speaker.speak(text, voice, 1.0, stop, heard)
+    return len(parts)
 
 
 def as_pcm(samples: Any) -> Any:

@@ -10,12 +10,12 @@ from transformers import DacModel, DiaFeatureExtractor, DiaForConditionalGenerat
 from stentor.engine.loading.companions import companions_in
 from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.tts import process
-from stentor.engine.tts.backend import CannotSpeak, Stop, Stopped
+from stentor.engine.tts.backend import CannotSpeak, Stop
 from stentor.engine.tts.transformers import dia
 from stentor.engine.tts.transformers.context import ContextDecoder, dac_context
 from stentor.engine.tts.voices import Voices, read_voices
 from stentor.protocols.ipc.speech import StartSpeech
-from stentor.tests.engine.tts.made import as_pcm, close, spoken, write_tone
+from stentor.tests.engine.tts.made import as_pcm, close, parts_until_stopped, spoken, write_tone
 from stentor.tests.engine.tts.tiny_dia import CODES, DELAYS, HOP, RATE, write_tiny_dia
 
 MOST = 90
@@ -114,15 +114,7 @@ def test_the_published_codec_s_frames_depend_on_ten_before_and_behind() -> None:
 
 
 def test_a_sentence_that_nobody_wants_is_stopped_amid_its_making(voices: Voices, speaker: Any) -> None:
-    stop, parts = Stop(), []
-
-    def heard(pcm: bytes) -> None:
-        parts.append(pcm)
-        stop.set()
-
-    with pytest.raises(Stopped):
-        speaker.speak("Hello there.", voices.places[1], 1.0, stop, heard)
-    assert len(parts) == 1
+    assert parts_until_stopped(speaker, "Hello there.", voices.places[1]) == 1
 
 
 def test_a_recording_that_leaves_no_room_is_refused_with_what_to_do(voices: Voices, speaker: Any) -> None:

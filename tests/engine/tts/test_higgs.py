@@ -15,12 +15,12 @@ from transformers import (
 from stentor.engine.loading.companions import companions_in
 from stentor.engine.loading.kind import kind_of
 from stentor.engine.tts import process
-from stentor.engine.tts.backend import CannotSpeak, Stop, Stopped
+from stentor.engine.tts.backend import CannotSpeak, Stop
 from stentor.engine.tts.transformers import higgs
 from stentor.engine.tts.transformers.context import ContextDecoder, dac_context
 from stentor.engine.tts.voices import Voices, read_voices
 from stentor.protocols.ipc.speech import StartSpeech
-from stentor.tests.engine.tts.made import as_pcm, close, spoken, write_tone
+from stentor.tests.engine.tts.made import as_pcm, close, parts_until_stopped, spoken, write_tone
 from stentor.tests.engine.tts.tiny_higgs import (
     CODEBOOKS,
     CODES,
@@ -123,15 +123,7 @@ def test_a_codec_decodes_in_parts_what_it_decodes_at_once(speaker: Any, cuts: li
 
 
 def test_a_sentence_that_nobody_wants_is_stopped_amid_its_making(voices: Voices, speaker: Any) -> None:
-    stop, parts = Stop(), []
-
-    def heard(pcm: bytes) -> None:
-        parts.append(pcm)
-        stop.set()
-
-    with pytest.raises(Stopped):
-        speaker.speak("Hello there.", voices.places[1], 1.0, stop, heard)
-    assert len(parts) == 1
+    assert parts_until_stopped(speaker, "Hello there.", voices.places[1]) == 1
 
 
 def test_a_recording_that_leaves_no_room_is_refused_with_what_to_do(voices: Voices, speaker: Any) -> None:

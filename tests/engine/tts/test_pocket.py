@@ -17,11 +17,12 @@ from stentor.engine.loading.companions import companions_in
 from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.loading.kind import kind_of
 from stentor.engine.tts import process
-from stentor.engine.tts.backend import CannotSpeak, Stop, Stopped
+from stentor.engine.tts.backend import CannotSpeak, Stop
 from stentor.engine.tts.transformers.codec_stream import CodecStream, load_codec
 from stentor.engine.tts.transformers.pocket import PocketSynthesizer
 from stentor.engine.tts.voices import read_voices
 from stentor.protocols.ipc.speech import StartSpeech, VoicePlace
+from stentor.tests.engine.tts.made import parts_until_stopped
 from stentor.tests.engine.tts.tiny_pocket import DIM, PROMPT_DIM, write_tiny_phonon, write_tiny_pocket
 
 
@@ -118,15 +119,7 @@ def test_audio_begins_after_two_frames_and_equal_text_gives_equal_samples(
 
 
 def test_a_sentence_that_nobody_wants_is_stopped_amid_its_making(voices: Sequence[VoicePlace], speaker: Any) -> None:
-    stop, parts = Stop(), []
-
-    def heard(pcm: bytes) -> None:
-        parts.append(pcm)
-        stop.set()
-
-    with pytest.raises(Stopped):
-        speaker.speak("hello", voices[0], 1.0, stop, heard)
-    assert len(parts) == 1
+    assert parts_until_stopped(speaker, "hello", voices[0]) == 1
 
 
 def test_a_text_cannot_write_places_of_audio(voices: Sequence[VoicePlace], speaker: Any) -> None:

@@ -9,12 +9,12 @@ import torch
 from transformers import VibeVoiceForConditionalGeneration, VibeVoiceProcessor
 
 from stentor.engine.tts import process
-from stentor.engine.tts.backend import CannotSpeak, Stop, Stopped
+from stentor.engine.tts.backend import CannotSpeak, Stop
 from stentor.engine.tts.transformers import vibevoice
 from stentor.engine.tts.transformers.diffusion import DpmSolver, check_solver
 from stentor.engine.tts.voices import Voices, read_voices
 from stentor.protocols.ipc.speech import StartSpeech
-from stentor.tests.engine.tts.made import as_pcm, close, spoken, write_tone
+from stentor.tests.engine.tts.made import as_pcm, close, parts_until_stopped, spoken, write_tone
 from stentor.tests.engine.tts.tiny_vibevoice import HOP, RATE, write_tiny_vibevoice
 
 MOST = 6
@@ -76,15 +76,7 @@ def test_samples_are_those_of_transformers_in_its_own_voice(folder: Path, voices
 
 
 def test_a_sentence_that_nobody_wants_is_stopped_amid_its_making(voices: Voices, speaker: Any) -> None:
-    stop, parts = Stop(), []
-
-    def heard(pcm: bytes) -> None:
-        parts.append(pcm)
-        stop.set()
-
-    with pytest.raises(Stopped):
-        speaker.speak("hello there", voices.places[1], 1.0, stop, heard)
-    assert len(parts) == 1
+    assert parts_until_stopped(speaker, "hello there", voices.places[1]) == 1
 
 
 def test_a_text_cannot_write_places_of_audio(voices: Voices, speaker: Any) -> None:

@@ -2,7 +2,7 @@
 
 import json
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -375,15 +375,24 @@ def _allowed(params: SamplingParams) -> SamplingParams:
     return SamplingParams(max_tokens=params.max_tokens, temperature=params.temperature, allowed_token_ids=ALLOWED)
 
 
-def test_texts_are_the_same_with_a_head_that_preemptions_and_crashes_interrupt(made: Made) -> None:
+def check_interrupted(
+    plain: LocalEngine, drafting: LocalEngine, *, more_than: int = 3, dies: Iterable[bool] = (False,) * 5 + (True,)
+) -> None:
+    """Texts with drafts that preemptions and crashes interrupt are the plain ones; ``more_than`` drafts are accepted.
+    ``dies``: whether the worker does after each step; later ones leave it alone."""
     asks = [*_few(_asks("sampled")), *_asks("greedy", 3)]
-    expected = _run(made.plain, asks)
-    _same(_run(made.drafting, asks, blocks=9), expected)
-    assert made.drafting.scheduler.stats().preemptions > 0
-    assert accepted(made.drafting)[0] > 10
+    expected = _run(plain, asks)
+    _same(_run(drafting, asks, blocks=9), expected)
+    assert drafting.scheduler.stats().preemptions > 0
+    assert accepted(drafting)[0] > more_than
+    deaths = iter(dies)
+    _same(_run(drafting, asks, dies=lambda: next(deaths, False)), expected)
+    assert drafting.deaths > 0
+
+
+def test_texts_are_the_same_with_a_head_that_preemptions_and_crashes_interrupt(made: Made) -> None:
     rng = random.Random(4)
-    _same(_run(made.drafting, asks, dies=lambda: rng.random() < 0.1), expected)
-    assert made.drafting.deaths > 0
+    check_interrupted(made.plain, made.drafting, more_than=10, dies=iter(lambda: rng.random() < 0.1, None))
 
 
 def _refused(folder: Path, speculative: SpeculativeConfig, why: str) -> None:

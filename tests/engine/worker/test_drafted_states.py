@@ -12,6 +12,7 @@ from stentor.engine.layers.forward_batch import ForwardBatch
 from stentor.engine.model_config.spec.recurrent import StateTensor
 from stentor.engine.worker.errors import SetupError
 from stentor.engine.worker.families.family import fit_states, state_places, with_rows
+from stentor.engine.worker.rows.rows import EXPANDED_FROM
 from stentor.engine.worker.rows.states import RowStates, StateDTypes
 from stentor.engine.worker.setup.setup import set_up
 from stentor.protocols.ipc.config import SpeculativeConfig
@@ -104,6 +105,25 @@ def test_a_worker_that_dies_among_drafts_of_a_model_with_states_loses_and_repeat
     assert oracle.accepted > 20
 
 
+def test_states_are_those_of_the_tokens_also_where_the_rows_of_a_step_are_computed_in_another_order(
+    qwen: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on tiles with coded weights: the last token of a long prompt, alone in its step, comes behind a row that
+    decodes with drafts."""
+    params = SamplingParams(max_tokens=40, temperature=0.0)
+    asks: list[Ask] = [(_prompt(EXPANDED_FROM + 1), params, [1], None), (_prompt(5, 1), params, [1], None)]
+    expected = _run(qwen.plain, asks)
+    oracle = _with_oracle(qwen.drafting, asks, expected, wrong=0.0)
+    compute: Any = qwen.drafting.runner.compute
+    monkeypatch.setattr(compute._pass, "_expands", True)
+    qwen.drafting.restart(qwen.drafting.ready.num_blocks, limits={"max_prefill_chunk": 16})
+    for prompt, asked, seeds, _ in asks:
+        qwen.drafting.submit(prompt, asked, seeds)
+    qwen.drafting.run(check=True)
+    _same(list(qwen.drafting.outcomes.values()), expected)
+    assert oracle.accepted > 30
+
+
 @pytest.mark.parametrize("method", ["ngram", "draft_model"])
 def test_what_proposes_for_a_model_with_states_is_right_now_and_then(qwen: Pair, method: str, tmp_path: Path) -> None:
     """With few tokens to choose from."""
@@ -161,7 +181,11 @@ def test_a_draft_that_was_refused_is_not_in_the_state_and_its_slot_changes_place
         batch.states.note(mix, parts)
         return parts
 
-    def step(rows: list[RowStep], inputs: list[float], counts: list[int] | None) -> None:
+    def step(
+        rows: list[RowStep], inputs: list[float], counts: list[int] | None, plan: list[RowStep] | None = None
+    ) -> None:
+        """``plan``: the rows in the plan's order, which is that of ``counts``, if they run in another."""
+        states.enter(StepPlan(0, 0, [], [], plan or rows))
         batch = ForwardBatch(torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.int64))
         mix(torch.tensor(inputs)[:, None], states.extend(batch, rows))
         states.ended(StepResult(0, 0, [], None, [], 0.0, counts=counts))
@@ -183,3 +207,6 @@ def test_a_draft_that_was_refused_is_not_in_the_state_and_its_slot_changes_place
     assert sums([0, 1, 2]) == [1111, 22, 333]
     step([RowStep(2, 3, 3, [], True, 2, 5), RowStep(0, 4, 2, [], True, 1)], [5, 50, 500, 7, 70], [1, 1])
     assert sums([2, 0]) == [338, 1118]
+    first, second = RowStep(1, 2, 1, [], True), RowStep(0, 5, 3, [], True, 2)
+    step([second, first], [4, 40, 400, 6], [1, 3], [first, second])
+    assert sums([0, 1]) == [1562, 28]

@@ -19,9 +19,9 @@ from stentor.engine.worker.setup.setup import set_up
 from stentor.protocols.ipc.config import SpeculativeConfig
 from stentor.protocols.ipc.sampling import SamplingParams
 from stentor.tests.engine.local import LocalEngine, model_config
-from stentor.tests.engine.worker.test_draft_heads import ALLOWED, _few, _proposals
+from stentor.tests.engine.worker.test_draft_heads import ALLOWED, _proposals, check_interrupted
 from stentor.tests.engine.worker.test_draft_models import accepted
-from stentor.tests.engine.worker.test_speculation import CONTEXT, DRAFTS, _asks, _prompt, _run, _same
+from stentor.tests.engine.worker.test_speculation import CONTEXT, DRAFTS, _prompt
 from stentor.tests.parity import tiny
 
 TAPS = [0, 1, 2]
@@ -190,14 +190,7 @@ def test_a_head_drafts_what_its_definition_draws(made: Made) -> None:
 
 @pytest.mark.parametrize("made", ["parallel"], indirect=True)
 def test_texts_are_the_same_with_a_parallel_head_that_preemptions_and_crashes_interrupt(made: Made) -> None:
-    asks = [*_few(_asks("sampled")), *_asks("greedy", 3)]
-    expected = _run(made.plain, asks)
-    _same(_run(made.drafting, asks, blocks=9), expected)
-    assert made.drafting.scheduler.stats().preemptions > 0
-    assert accepted(made.drafting)[0] > 3
-    deaths = iter([False] * 5 + [True])
-    _same(_run(made.drafting, asks, dies=lambda: next(deaths, False)), expected)
-    assert made.drafting.deaths > 0
+    check_interrupted(made.plain, made.drafting)
 
 
 @pytest.mark.parametrize("made", ["parallel"], indirect=True)

@@ -129,7 +129,7 @@ def test_a_request_without_its_text_or_with_too_long_a_one_is_refused(engine: Lo
 def test_memory_and_limits_are_told(pair: tuple[Any, Path], engine: LocalEngine) -> None:
     rows = 6
     assert engine.ready.max_model_len == LONGEST
-    assert engine.ready.groups == (FULL, CacheGroup("cross", LONGEST, rows * LONGEST, tokens=True))
+    assert engine.ready.groups == (FULL, CacheGroup("cross", LONGEST, rows * LONGEST, inputs="tokens"))
     encoded_line = next(line for line in engine.ready.memory if line.what == "encoded texts")
     layers, cached = 3, CACHED[pair[0].config.model_type]
     assert encoded_line.bytes == rows * 2 * layers * cached * LONGEST * 4

@@ -77,6 +77,14 @@ def test_a_gguf_file_is_refused_for_transformers_modules(tmp_path: Path) -> None
         open_checkpoint(path, model_impl="transformers")
 
 
+def test_a_model_that_transformers_modules_do_not_run_here_is_refused_by_the_option_that_asked_for_them(
+    tmp_path: Path,
+) -> None:
+    tiny.make("qwen3-next", tmp_path)
+    with pytest.raises(CheckpointError, match="with --model-impl transformers, "):
+        open_family(model_config(tmp_path, model_impl="transformers"), "cpu")
+
+
 def test_code_that_a_checkpoint_brings_is_never_run(folder: Path, tmp_path: Path) -> None:
     marker = tmp_path / "was_run"
     (tmp_path / "model.safetensors").symlink_to(folder / "model.safetensors")

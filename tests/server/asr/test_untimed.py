@@ -1,8 +1,10 @@
 """Transcripts of a model that knows no timestamps: windows, formats, turns, and its tokens."""
 
 from contextlib import aclosing
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +21,14 @@ from stentor.server.asr.segments import BYTES_A_FRAME, Segment
 from stentor.server.asr.transcribe import Transcription, transcribe_turn
 from stentor.server.asr.untimed_vocabulary import UntimedVocabulary
 from stentor.server.config.models import TranscriptionConfig
-from stentor.tests.parity.transcribers import PROMPTED, tiny_cohere, tiny_streaming, write_moonshine, write_prompted
+from stentor.tests.parity.transcribers import (
+    PROMPTED,
+    tiny_cohere,
+    tiny_seamless,
+    tiny_streaming,
+    write_moonshine,
+    write_prompted,
+)
 from stentor.tests.server.asr.scripted import UNTIMED, VOCABULARY, Asked, Said, engine_of, model_of, sound
 from stentor.tests.server.asr.test_http import TRANSLATIONS, post, state_with
 from stentor.tests.wire.validate import TRANSCRIPT_EXTENSIONS, check_event, check_object, frames_of
@@ -131,8 +140,10 @@ def canary(tmp_path_factory: pytest.TempPathFactory) -> TranscriptionModel:
     return opened(write_prompted(tmp_path_factory.mktemp("canary")))
 
 
-def spelled(model: TranscriptionModel, language: str | None, task: str = "transcribe") -> list[str]:
-    prompt = model.vocabulary.beginning(language, task, timestamps=False)
+def spelled(
+    model: TranscriptionModel, language: str | None, task: str = "transcribe", written: str = "en"
+) -> list[str]:
+    prompt = model.vocabulary.beginning(language, task, timestamps=False, written=written)
     return [str(model.vocabulary.tokenizer.backend.id_to_token(token)) for token in prompt]
 
 
@@ -142,6 +153,7 @@ async def test_the_prompt_of_a_canary_names_both_languages(canary: Transcription
     assert spelled(canary, "de") == [*begin, "<|de|>", "<|de|>", *end]
     assert spelled(canary, None) == [*begin, "<|en|>", "<|en|>", *end]
     assert spelled(canary, "uk", "translate") == [*begin, "<|uk|>", "<|en|>", *end]
+    assert spelled(canary, "en", "translate", "de") == [*begin, "<|en|>", "<|de|>", *end]
     assert (sorted(canary.languages), canary.vocabulary.positions_a_second) == (["de", "en", "uk"], 12.5)
     assert canary.language("German", "language") == "de"
     with pytest.raises(BadRequest, match="the model does not transcribe `ja`; it transcribes 3 languages"):
@@ -174,6 +186,48 @@ async def test_a_translation_names_the_language_that_is_spoken(canary: Transcrip
     assert isinstance(state.auxiliary.transcription, TranscriptionModel)
     (asked,) = engine_of(state.auxiliary.transcription).asked
     assert asked.prompt == canary.vocabulary.beginning("de", "translate", timestamps=False)
+
+
+@pytest.fixture(scope="module")
+def seamless(tmp_path_factory: pytest.TempPathFactory) -> TranscriptionModel:
+    def make() -> Any:
+        model = tiny_seamless(vocab_size=300, speech_encoder_layers=1, decoder_layers=1, encoder_layers=1)
+        tokens = {"eng": 260, "deu": 261, "cmn": 262, "arz": 263}
+        model.generation_config.text_decoder_lang_to_code_id = tokens
+        return model
+
+    names = ("<|endoftext|>", "<s>", "<unk>", "<pad>", "__eng__", "__deu__", "__cmn__", "__arz__")
+    return opened(write_prompted(tmp_path_factory.mktemp("seamless"), make, names))
+
+
+async def test_the_prompt_of_a_seamless_names_the_written_language_alone(seamless: TranscriptionModel) -> None:
+    start = seamless.vocabulary.tokenizer.backend.id_to_token(3)
+    assert spelled(seamless, "de") == [start, "__deu__"]
+    assert spelled(seamless, None) == [start, "__eng__"]
+    assert spelled(seamless, "de", "translate") == [start, "__eng__"]
+    assert (seamless.vocabulary.eot, seamless.vocabulary.positions_a_second) == (256, 6.25)
+    asked = ["Chinese", "zh-TW", "cmn", "ARZ"]
+    assert [seamless.language(name, "language") for name in asked] == ["zh", "zh", "cmn", "arz"]
+    with pytest.raises(BadRequest, match="the model does not transcribe `ja`; it transcribes 4 languages"):
+        seamless.language("ja", "language")
+
+
+async def test_a_seamless_translates_into_the_language_that_is_asked_for(seamless: TranscriptionModel) -> None:
+    assert isinstance(seamless.vocabulary, UntimedVocabulary)
+    state = state_with(lambda asked: Said([65], ended=False, reason="length"), seamless.vocabulary)
+    answer = await post(state, [("to_language", "ja")], path=TRANSLATIONS)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "to_language")
+    assert (await post(state, [("to_language", "German")], path=TRANSLATIONS)).json()["text"] == "A"
+    assert (await post(state, path=TRANSLATIONS)).json()["text"] == "A"
+    assert isinstance(state.auxiliary.transcription, TranscriptionModel)
+    assert [asked.prompt for asked in engine_of(state.auxiliary.transcription).asked] == [[3, 261], [3, 260]]
+
+
+async def test_a_seamless_without_its_table_of_languages_is_refused(tmp_path: Path) -> None:
+    names = ("<|endoftext|>", "<s>", "<unk>", "<pad>")
+    folder = write_prompted(tmp_path, partial(tiny_seamless, vocab_size=300, speech_encoder_layers=1), names)
+    with pytest.raises(CheckpointError, match="names no token of English in text_decoder_lang_to_code_id"):
+        opened(folder)
 
 
 async def test_a_tokenizer_without_the_end_of_a_transcript_is_refused(tmp_path: Path) -> None:

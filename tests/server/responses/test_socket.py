@@ -65,6 +65,23 @@ async def test_what_is_not_stored_is_gone_on_from_on_its_own_connection_alone() 
         assert (error["status"], error["error"]["code"]) == (400, "previous_response_not_found")
 
 
+async def test_after_an_error_nothing_goes_on_from_the_response_that_it_named() -> None:
+    state = fake_state(FakeEngine(answer=says("Yes.")))
+    async with serving(state) as address, opened(address) as socket:
+        names: list[str] = []
+        for _ in range(2):
+            await ask(socket, input="Is it?", store=False)
+            names.append((await until_the_end(socket))[-1]["response"]["id"])
+        for wrong in ({"temperature": 9}, {"input": [{"type": "item_reference", "id": "msg_none"}]}):
+            await ask(socket, **{"input": "Sure?", "store": False, "previous_response_id": names[0], **wrong})
+            assert (await until_the_end(socket))[-1]["status"] in (400, 404)
+        await ask(socket, input="Sure?", store=False, previous_response_id=names[0])
+        assert (await until_the_end(socket))[-1]["error"]["code"] == "previous_response_not_found"
+        await ask(socket, input="Sure?", store=False, previous_response_id=names[1])
+        assert (await until_the_end(socket))[-1]["type"] == "response.completed"
+    await until(lambda: state.admission.memory.bytes == 0)
+
+
 async def test_a_response_that_is_only_prepared_asks_nothing_of_the_engine() -> None:
     engine = FakeEngine(answer=says("Yes."))
     async with serving(fake_state(engine)) as address, opened(address) as socket:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from stentor.server.tts.sentences import FIRST_CHARS, MOST_CHARS, SentenceSplitter
+from stentor.server.tts.sentences import FIRST_CHARS, MOST_CHARS, WHOLE_CHARS, SentenceSplitter, WholeText
 from stentor.tests.examples import examples
 
 
@@ -130,3 +130,13 @@ def test_what_takes_longer_to_say_is_cut_shorter() -> None:
     assert longest(words, 0.25) <= MOST_CHARS / 4
     assert longest(numbers, 1.0) < MOST_CHARS / 3
     assert longest(signs, 1.0) == MOST_CHARS / 4
+
+
+def test_a_text_that_is_not_to_be_cut_is_one_piece_unless_it_is_very_long() -> None:
+    splitter = WholeText()
+    assert [splitter.push(delta) for delta in ("A calm piano. ", "With drums.")] == [[], []]
+    assert splitter.finish() == ["A calm piano. With drums."]
+    long = "ab" * WHOLE_CHARS
+    assert splitter.push(long) == [long[:WHOLE_CHARS]]
+    assert splitter.finish() == [long[WHOLE_CHARS:]]
+    assert splitter.finish() == []

@@ -17,7 +17,6 @@
 Everything has a place on one timeline, in milliseconds since the session started.
 """
 
-import time
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -98,13 +97,10 @@ class _Stretch:
 class LiveDialect:
     """A :class:`.event_queue.Dialect` with the state of one session."""
 
-    def __init__(
-        self, check_backend: Callable[[BackendConfig], BackendConfig], clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, check_backend: Callable[[BackendConfig], BackendConfig]) -> None:
         """``check_backend`` completes the settings of a Responses backend, or raises BadRequest."""
         self._check_backend = check_backend
-        self._clock = clock
-        self._timeline = Timeline(clock)
+        self._timeline = Timeline()
         self._session: LiveSession | None = None
         self._context = 0
         self._input: Wire | None = None
@@ -128,7 +124,7 @@ class LiveDialect:
     def start(self, session: LiveSession, context: int) -> None:
         """From now on events are those of ``session``, whose model has a ``context`` of that many tokens."""
         self._session, self._context = session, context
-        self._timeline = Timeline(self._clock)
+        self._timeline = Timeline()
         format = session.audio.format
         if format is not None:
             self._input = wire_of(format)

@@ -1,7 +1,6 @@
 """What dialects without items tell of time and text: places on one timeline, and transcripts that join."""
 
 import time
-from collections.abc import Callable
 
 
 class Timeline:
@@ -11,9 +10,8 @@ class Timeline:
     so that the order of what was said and answered is kept.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._start = clock()
+    def __init__(self) -> None:
+        self._start = time.monotonic()
         self._input_ms = 0.0
         """Audio received so far."""
         self._offset = 0.0
@@ -25,7 +23,7 @@ class Timeline:
 
     @property
     def _elapsed(self) -> float:
-        return (self._clock() - self._start) * 1000
+        return (time.monotonic() - self._start) * 1000
 
     def take_input(self, ms: float) -> None:
         """More input has arrived."""

@@ -11,8 +11,6 @@
 """
 
 import re
-import time
-from collections.abc import Callable
 from typing import Any, Final
 
 from msgspec import UNSET
@@ -67,14 +65,12 @@ def language_name(language: str, field: str) -> str:
 class TranslationDialect:
     """A :class:`.event_queue.Dialect` with the state of one session."""
 
-    def __init__(
-        self, update: TranslationUpdate, *, carries_sound: bool, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, update: TranslationUpdate, *, carries_sound: bool) -> None:
         """``update`` begins the session; ``carries_sound``: its transport does. Raises BadRequest."""
         self._carries_sound = carries_sound
         self._begun = False
         """The client has been told of the session: a call may be hung up before."""
-        self._timeline = Timeline(clock)
+        self._timeline = Timeline()
         self._language = self._next_language = DEFAULT_LANGUAGE
         self._language_name = self._next_name = language_name(DEFAULT_LANGUAGE, "")
         self._update(update)

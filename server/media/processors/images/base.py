@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, ClassVar, NamedTuple
 
+import numpy as np
 from transformers.feature_extraction_utils import BatchFeature
 from transformers.image_processing_backends import PilBackend
 
@@ -53,4 +54,17 @@ class OwnImages(PilBackend):
 
     def tensors(self, images: list[Pixels], scaling: Scaling, settings: Any) -> dict[str, Any]:
         """The arrays that the model reads. ``settings``: ``size``, and what ``valid_kwargs`` names."""
+        raise NotImplementedError
+
+
+class TiledImages(OwnImages):
+    """Pictures as tiles of one size, and how many each has."""
+
+    def tensors(self, images: list[Pixels], scaling: Scaling, settings: Any) -> dict[str, Any]:
+        found = [self.tiles(picture, scaling, settings) for picture in images]
+        values = np.stack([scaling.normed(tile) for tiles in found for tile in tiles])
+        return {"pixel_values": values, "num_patches": [len(tiles) for tiles in found]}
+
+    def tiles(self, picture: Pixels, scaling: Scaling, settings: Any) -> list[Pixels]:
+        """In the order of their embeddings."""
         raise NotImplementedError

@@ -2,11 +2,10 @@
 
 from typing import Any, ClassVar
 
-import numpy as np
 from transformers.processing_utils import ImagesKwargs
 from transformers.utils.constants import OPENAI_CLIP_MEAN, OPENAI_CLIP_STD
 
-from .base import OwnImages, Scaling
+from .base import Scaling, TiledImages
 from .tiles import Pixels, cut
 
 
@@ -15,7 +14,7 @@ class Cohere2VisionArguments(ImagesKwargs, total=False):
     max_patches: int
 
 
-class Cohere2VisionImages(OwnImages):
+class Cohere2VisionImages(TiledImages):
     valid_kwargs = Cohere2VisionArguments
     resample = 3  # bicubic
     image_mean = OPENAI_CLIP_MEAN
@@ -26,20 +25,12 @@ class Cohere2VisionImages(OwnImages):
     patch_size = 16
     """Embeddings on each side of a tile."""
 
-    def tensors(self, images: list[Pixels], scaling: Scaling, settings: Any) -> dict[str, Any]:
+    def tiles(self, picture: Pixels, scaling: Scaling, settings: Any) -> list[Pixels]:
         size = settings.size
-        tiles: list[Pixels] = []
-        counts = []
-        for picture in images:
-            _, height, width = picture.shape
-            columns, rows = canvas(height, width, size.height, settings.max_patches if settings.crop_to_patches else 1)
-            whole = scaling.resized(picture, rows * size.height, columns * size.width)
-            found = [*cut(whole, rows, columns)]
-            if len(found) > 1:
-                found.append(scaling.resized(picture, size.height, size.width))
-            tiles += found
-            counts.append(len(found))
-        return {"pixel_values": np.stack([scaling.normed(tile) for tile in tiles]), "num_patches": counts}
+        _, height, width = picture.shape
+        columns, rows = canvas(height, width, size.height, settings.max_patches if settings.crop_to_patches else 1)
+        found = [*cut(scaling.resized(picture, rows * size.height, columns * size.width), rows, columns)]
+        return [*found, scaling.resized(picture, size.height, size.width)] if len(found) > 1 else found
 
 
 def canvas(height: int, width: int, tile: int, most: int) -> tuple[int, int]:

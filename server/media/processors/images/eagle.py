@@ -2,11 +2,10 @@
 
 from typing import Any, ClassVar, Final
 
-import numpy as np
 from transformers.processing_utils import ImagesKwargs
 from transformers.utils.constants import IMAGENET_STANDARD_MEAN, IMAGENET_STANDARD_STD
 
-from .base import OwnImages, Scaling
+from .base import Scaling, TiledImages
 from .tiles import Pixels, cut, grids
 
 _ENOUGH: Final = 0.6
@@ -19,7 +18,7 @@ class EagleArguments(ImagesKwargs, total=False):
     use_thumbnail: bool
 
 
-class EagleImages(OwnImages):
+class EagleImages(TiledImages):
     valid_kwargs = EagleArguments
     resample = 3  # bicubic
     image_mean = IMAGENET_STANDARD_MEAN
@@ -31,19 +30,13 @@ class EagleImages(OwnImages):
     pad_during_tiling = False
     low_detail: ClassVar = {"max_dynamic_tiles": 1, "min_dynamic_tiles": 1}
 
-    def tensors(self, images: list[Pixels], scaling: Scaling, settings: Any) -> dict[str, Any]:
+    def tiles(self, picture: Pixels, scaling: Scaling, settings: Any) -> list[Pixels]:
         size, least, most = settings.size, settings.min_dynamic_tiles, settings.max_dynamic_tiles
-        tiles: list[Pixels] = []
-        counts = []
-        for picture in images:
-            _, height, width = picture.shape
-            columns, rows = canvas(height, width, size.height, least, most)
-            found = [*cut(scaling.resized(picture, rows * size.height, columns * size.width), rows, columns)]
-            if settings.use_thumbnail and len(found) > 1:
-                found.append(scaling.resized(picture, size.height, size.width))
-            tiles += found
-            counts.append(len(found))
-        return {"pixel_values": np.stack([scaling.normed(tile) for tile in tiles]), "num_patches": counts}
+        _, height, width = picture.shape
+        columns, rows = canvas(height, width, size.height, least, most)
+        found = [*cut(scaling.resized(picture, rows * size.height, columns * size.width), rows, columns)]
+        whole = settings.use_thumbnail and len(found) > 1
+        return [*found, scaling.resized(picture, size.height, size.width)] if whole else found
 
 
 def canvas(height: int, width: int, tile: int, least: int, most: int) -> tuple[int, int]:

@@ -2,12 +2,11 @@
 
 from typing import Any, ClassVar
 
-import numpy as np
 from transformers.processing_utils import ImagesKwargs
 from transformers.utils.constants import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 
-from .base import OwnImages, Scaling
-from .tiles import Pixels, cut, grids
+from .base import Scaling, TiledImages
+from .tiles import Pixels, closest, cut, grids
 
 _LEAST_OF_SECOND = 3
 """Tiles of the second grid."""
@@ -19,7 +18,7 @@ class H2OVLArguments(ImagesKwargs, total=False):
     use_msac: bool
 
 
-class H2OVLImages(OwnImages):
+class H2OVLImages(TiledImages):
     valid_kwargs = H2OVLArguments
     resample = 3  # bicubic
     image_mean = IMAGENET_DEFAULT_MEAN
@@ -31,21 +30,16 @@ class H2OVLImages(OwnImages):
     """Whether there is a second grid, none of whose sides divides that of the first."""
     low_detail: ClassVar = {"max_patches": 1, "min_patches": 1, "use_msac": False}
 
-    def tensors(self, images: list[Pixels], scaling: Scaling, settings: Any) -> dict[str, Any]:
+    def tiles(self, picture: Pixels, scaling: Scaling, settings: Any) -> list[Pixels]:
         side, least, most = settings.size.height, settings.min_patches, settings.max_patches
-        tiles: list[Pixels] = []
-        counts = []
-        for picture in images:
-            _, height, width = picture.shape
-            ratio, pixels = width / height, width * height / side**2
-            first = closest(ratio, pixels, grids(1 if settings.use_msac else least, most))
-            found = _tiles(picture, first, side, scaling)
-            if settings.use_msac:
-                others = [grid for grid in grids(_LEAST_OF_SECOND, most) if first[0] % grid[0] and first[1] % grid[1]]
-                found = _tiles(picture, closest(ratio, pixels, others), side, scaling) + found
-            tiles += [*found, scaling.resized(picture, side, side)]
-            counts.append(len(found) + 1)
-        return {"pixel_values": np.stack([scaling.normed(tile) for tile in tiles]), "num_patches": counts}
+        _, height, width = picture.shape
+        ratio, pixels = width / height, width * height / side**2
+        first = closest(ratio, pixels, grids(1 if settings.use_msac else least, most))
+        found = _tiles(picture, first, side, scaling)
+        if settings.use_msac:
+            others = [grid for grid in grids(_LEAST_OF_SECOND, most) if first[0] % grid[0] and first[1] % grid[1]]
+            found = _tiles(picture, closest(ratio, pixels, others), side, scaling) + found
+        return [*found, scaling.resized(picture, side, side)]
 
 
 def _tiles(picture: Pixels, grid: tuple[int, int], side: int, scaling: Scaling) -> list[Pixels]:
@@ -54,14 +48,3 @@ def _tiles(picture: Pixels, grid: tuple[int, int], side: int, scaling: Scaling) 
     if columns * rows == 1:
         return []
     return [*cut(scaling.resized(picture, rows * side, columns * side), rows, columns)]
-
-
-def closest(ratio: float, tiles: float, known: list[tuple[int, int]]) -> tuple[int, int]:
-    """Columns and rows in the shape that is nearest to the picture's; of one shape the most that it fills half.
-    ``tiles``: how many the picture has the pixels of."""
-    best, least = (1, 1), float("inf")
-    for grid in known:
-        off = abs(ratio - grid[0] / grid[1])
-        if off < least or (off == least and tiles > 0.5 * grid[0] * grid[1]):
-            best, least = grid, off
-    return best

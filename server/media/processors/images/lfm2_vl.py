@@ -10,7 +10,7 @@ from transformers.processing_utils import ImagesKwargs
 from transformers.utils.constants import IMAGENET_STANDARD_MEAN, IMAGENET_STANDARD_STD
 
 from .base import OwnImages, Scaling
-from .tiles import Pixels, cut, patches
+from .tiles import Pixels, closest, cut, patches
 
 
 class Lfm2VlProcessor(_Lfm2VlProcessor):
@@ -125,17 +125,9 @@ def _size(height: int, width: int, settings: Any) -> tuple[int, int]:
 
 
 def _grid(height: int, width: int, settings: Any) -> tuple[int, int]:
-    """Columns and rows of tiles, most nearly in the picture's shape; of two alike the larger one, where the picture has
-    more than half of its pixels."""
+    """Columns and rows of tiles."""
     least, most = settings.min_tiles, settings.max_tiles
     counts = range(1, most + 1)
     grids = [(columns, rows) for columns in counts for rows in counts if least <= columns * rows <= most]
-    grids.sort(key=lambda grid: grid[0] * grid[1])
-    best, nearest = (1, 1), math.inf
-    for columns, rows in grids:
-        off = abs(width / height - columns / rows)
-        if off < nearest:
-            best, nearest = (columns, rows), off
-        elif off == nearest and height * width > 0.5 * settings.tile_size**2 * columns * rows:
-            best = columns, rows
-    return best
+    grids.sort(key=math.prod)
+    return closest(width / height, height * width / settings.tile_size**2, grids)

@@ -9,7 +9,7 @@ from transformers.processing_utils import ImagesKwargs
 from transformers.utils.constants import IMAGENET_STANDARD_MEAN, IMAGENET_STANDARD_STD
 
 from .base import OwnImages, Scaling
-from .tiles import Pixels, Values, bicubic, cut, resized
+from .tiles import Pixels, Values, bicubic, closest, cut, resized
 
 _LEAST: Final = 10
 """Pixels of the shorter side of a picture that is laid into its canvas."""
@@ -80,17 +80,13 @@ def _filled(tiles: Values, most: int, value: int) -> Values:
 
 
 def canvas(height: int, width: int, side: int, most: int) -> tuple[int, int]:
-    """Rows and columns of tiles: as many as cover the picture, or at most ``most`` in the shape that is nearest to the
-    picture's; of one shape the most tiles of which it fills half."""
+    """Rows and columns of tiles: as many as cover the picture, or the :func:`closest` of at most ``most``."""
     rows, columns = math.ceil(height / side), math.ceil(width / side)
     if rows * columns <= most:
         return rows, columns
-    grids = [(down, across) for down in range(1, most + 1) for across in range(1, most // down + 1)]
-    nearest = min(abs(width / height - across / down) for down, across in grids)
-    alike = [grid for grid in grids if abs(width / height - grid[1] / grid[0]) == nearest]
-    alike.sort(key=math.prod)
-    filled = [grid for grid in alike[1:] if width * height > 0.5 * side * side * grid[0] * grid[1]]
-    return (filled or alike)[-1 if filled else 0]
+    grids = [(across, down) for down in range(1, most + 1) for across in range(1, most // down + 1)]
+    columns, rows = closest(width / height, width * height / side**2, sorted(grids, key=math.prod))
+    return rows, columns
 
 
 def _laid(picture: Pixels, height: int, width: int, patch: int) -> tuple[Pixels, Values]:

@@ -1,6 +1,7 @@
 """Shared by image processors that cut pictures into tiles. Pictures are uint8 [channels, height, width]."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -52,6 +53,17 @@ def grids(least: int, most: int) -> list[tuple[int, int]]:
         if least <= columns * rows <= most
     }
     return sorted(found, key=lambda grid: grid[0] * grid[1])
+
+
+def closest(ratio: float, tiles: float, known: Iterable[tuple[int, int]]) -> tuple[int, int]:
+    """The grid of the ``known`` ones, columns and rows, whose shape is nearest to the picture's, width over height; of
+    one shape the first, or the last that it fills half. ``tiles``: how many the picture has the pixels of."""
+    best, least = (1, 1), math.inf
+    for grid in known:
+        off = abs(ratio - grid[0] / grid[1])
+        if off < least or (off == least and tiles > 0.5 * grid[0] * grid[1]):
+            best, least = grid, off
+    return best
 
 
 def normed(pixels: Pixels, factor: float, mean: Sequence[float], std: Sequence[float]) -> Values:

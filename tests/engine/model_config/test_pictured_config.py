@@ -1,0 +1,90 @@
+"""Descriptions of models that write about a picture, as their published files have them."""
+
+from typing import Any
+
+import pytest
+
+from stentor.engine.model_config.config_fields import ConfigError
+from stentor.engine.model_config.registry import read_config
+from stentor.engine.model_config.seq2seq.text import TextToTextConfig
+
+TROCR: dict[str, Any] = {
+    "architectures": ["VisionEncoderDecoderModel"],
+    "model_type": "vision-encoder-decoder",
+    "encoder": {"model_type": "vit", "hidden_size": 768, "image_size": 384, "patch_size": 16},
+    "decoder": {
+        **{"model_type": "trocr", "d_model": 1024, "decoder_layers": 12, "decoder_start_token_id": 2},
+        **{"cross_attention_hidden_size": 768, "eos_token_id": 2, "vocab_size": 50265},
+    },
+}
+DONUT: dict[str, Any] = {
+    **TROCR,
+    "decoder_start_token_id": 57_579,
+    "encoder": {
+        **{"model_type": "donut-swin", "image_size": [1280, 960], "patch_size": 4, "embed_dim": 128},
+        "depths": [2, 2, 14, 2],
+    },
+    "decoder": {
+        **{"model_type": "mbart", "d_model": 1024, "decoder_layers": 4, "max_position_embeddings": 768},
+        **{"vocab_size": 57_580, "scale_embedding": True},
+    },
+}
+FLORENCE: dict[str, Any] = {
+    "architectures": ["Florence2ForConditionalGeneration"],
+    "model_type": "florence2",
+    "vision_config": {"model_type": "florence_vision", "projection_dim": 768},
+    "text_config": {"model_type": "bart", "d_model": 768, "encoder_layers": 6, "decoder_layers": 6},
+}
+
+
+def read(config: dict[str, Any], generation: dict[str, Any] | None = None) -> TextToTextConfig:
+    found = read_config(config, generation or {})
+    assert isinstance(found, TextToTextConfig)
+    return found
+
+
+def test_the_states_of_a_picture_and_the_first_tokens_are_those_of_published_models() -> None:
+    trocr, donut = read(TROCR), read(DONUT, {"forced_bos_token_id": None, "eos_token_id": 2, "bad_words_ids": [[3]]})
+    florence = read(FLORENCE, {"decoder_start_token_id": 2, "forced_bos_token_id": 0})
+    assert [each.source_positions for each in (trocr, donut, florence)] == [577, 1200, 1024]
+    assert [each.decoder_start for each in (trocr, donut, florence)] == [(2,), (57_579,), (2, 0)]
+    assert [each.longest_text for each in (trocr, donut, florence)] == [0, 0, 1024 - 577]
+    assert [each.max_position for each in (trocr, donut, florence)] == [512, 768, 1024]
+    assert donut.never == (3,)
+    crossing = trocr.decoder.layers[0].cross
+    assert crossing is not None
+    assert (crossing.encoded, trocr.pictures and trocr.pictures.projected) == (768, False)
+    assert trocr.within(100).source_positions == 577
+
+
+def test_an_encoder_takes_pictures_of_its_size_or_up_to_it_if_it_has_windows() -> None:
+    fixed, free = read(TROCR).pictures, read(DONUT).pictures
+    assert fixed is not None
+    assert free is not None
+    assert [fixed.states_of(*each) for each in ((3, 384, 384), (3, 384, 383), (1, 384, 384))] == [577, 0, 0]
+    shapes = ((3, 1280, 960), (3, 640, 970), (3, 1281, 961), (3, 0, 5))
+    assert [free.states_of(*each) for each in shapes] == [1200, 20 * 31, 0, 0]
+
+
+def without(config: dict[str, Any], part: str, **changes: Any) -> dict[str, Any]:
+    return {**config, part: {**config[part], **changes}}
+
+
+@pytest.mark.parametrize(
+    ("config", "why"),
+    [
+        ({**TROCR, "encoder": None}, "encoder is missing"),
+        (without(TROCR, "encoder", model_type="clip"), "the model type of its encoder is 'clip', expected one of vit"),
+        (without(TROCR, "decoder", model_type="xlnet"), "model_type is 'xlnet'"),
+        (without(TROCR, "decoder", cross_attention_hidden_size=5), "expected the encoder's size, 768"),
+        (without(TROCR, "encoder", image_size=8), "a picture has 0 states"),
+        (without(TROCR, "encoder", image_size=[9, -3]), "image_size is"),
+        (without(DONUT, "encoder", depths=[1] * 60), "stages"),
+        (without(FLORENCE, "vision_config", model_type="davit"), "in transformers' form"),
+        (without(FLORENCE, "vision_config", patch_stride=[4, 2]), "expected a number of each for each stage"),
+        (without(FLORENCE, "text_config", max_position_embeddings=577), "expected some for texts"),
+    ],
+)
+def test_fields_that_contradict_or_are_not_known_are_refused(config: dict[str, Any], why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        read(config)

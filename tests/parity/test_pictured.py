@@ -1,0 +1,109 @@
+"""Encoder-decoders from a picture to text against transformers: tiny random ones of every kind of shape."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from stentor.engine.model_config.seq2seq.text import TextToTextConfig
+from stentor.tests.parity.pictured import KINDS, READING, encoded_by, logits_of, picture, window
+from stentor.tests.parity.whispers import PagedEncoderDecoder
+
+TEXTS = [[5, 9, 33, 150, 7, 3], [11], []]
+
+
+class Pair:
+    def __init__(self, kind: str, folder: Path) -> None:
+        self.kind, self.folder, self.model = kind, folder, KINDS[kind]()
+        self.model.save_pretrained(folder)
+        self.pictures = [picture(kind, seed) for seed in range(3)]
+        self.texts = TEXTS if kind in READING else [[], [], []]
+        self.windows = [window(kind, *each) for each in zip(self.pictures, self.texts, strict=True)]
+
+    def logits(self, row: int, tokens: list[int]) -> torch.Tensor:
+        return logits_of(self.model, self.kind, self.pictures[row], self.texts[row], tokens)
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    return Pair(request.param, tmp_path_factory.mktemp("pictured"))
+
+
+@pytest.mark.parametrize("packed", [True, False], ids=["packed", "plain"])
+def test_encoder_and_decoder_are_transformers(pair: Pair, packed: bool) -> None:
+    ours = PagedEncoderDecoder(pair.folder, packed=packed)
+    with torch.inference_mode():
+        found = ours.model.encoder(pair.windows)
+    expected = [encoded_by(pair.model, pair.kind, *each)[0] for each in zip(pair.pictures, pair.texts, strict=True)]
+    assert found.lengths == [len(each) for each in expected]
+    torch.testing.assert_close(found.rows, torch.cat(expected), atol=1e-4, rtol=1e-4)
+    ours.listen(pair.windows)
+    prompts = [[2, 7, 9, 11, 33], [2], [2, *range(20, 50)]]
+    first = ours.step(prompts)
+    later = ours.step([[5], [], [6, 8, 77]])
+    reported = [[*prompts[0], 5], prompts[1], [*prompts[2], 6, 8, 77]]
+    for row, tokens in enumerate(reported):
+        made = torch.cat([part[row] for part in (first, later) if len(part[row])])
+        torch.testing.assert_close(made, pair.logits(row, tokens), atol=3e-4, rtol=1e-4)
+
+
+@pytest.mark.proof(each="pair")
+def test_greedy_tokens_are_transformers(pair: Pair) -> None:
+    ours = PagedEncoderDecoder(pair.folder)
+    ours.listen(pair.windows)
+    assert isinstance(ours.config, TextToTextConfig)
+    start = list(ours.config.decoder_start)
+    tokens: list[list[int]] = [list(start) for _ in pair.windows]
+    logits = ours.step(tokens)
+    for _ in range(12):
+        following = [int(part[-1].argmax()) for part in logits]
+        for row, token in zip(tokens, following, strict=True):
+            row.append(token)
+        logits = ours.step([[token] for token in following])
+    for place, made in enumerate(tokens):
+        assert pair.logits(place, made)[len(start) - 1 : -1].argmax(1).tolist() == made[len(start) :]
+
+
+_OLDER = {
+    r"^encoder\.layers\.(\d+)\.": r"encoder.encoder.layer.\1.",
+    r"attention\.q_proj": "attention.attention.query",
+    r"attention\.k_proj": "attention.attention.key",
+    r"attention\.v_proj": "attention.attention.value",
+    r"attention\.o_proj": "attention.output.dense",
+    r"mlp\.fc1": "intermediate.dense",
+    r"mlp\.fc2": "output.dense",
+}
+"""Names of ViT's tensors in older files, by those of transformers 5."""
+
+
+def test_files_of_older_versions_are_read(tmp_path: Path) -> None:
+    pair = Pair("trocr", tmp_path)
+    file = tmp_path / "model.safetensors"
+    tensors = load_file(file)
+    for now, before in _OLDER.items():
+        at_encoder = ((re.sub(now, before, name) if name.startswith("encoder.") else name) for name in tensors)
+        tensors = dict(zip(at_encoder, tensors.values(), strict=True))
+    assert "encoder.encoder.layer.1.attention.attention.query.weight" in tensors
+    pooler = {f"encoder.pooler.dense.{which}": torch.ones(3) for which in ("weight", "bias")}
+    save_file({**tensors, **pooler}, file, {"format": "pt"})
+    ours = PagedEncoderDecoder(tmp_path)
+    ours.listen(pair.windows)
+    for row, made in enumerate(ours.step([[2, 5, 7]] * 3)):
+        torch.testing.assert_close(made, pair.logits(row, [2, 5, 7]), atol=3e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["trocr", "donut", "florence"])
+@pytest.mark.parametrize("packed", [True, False], ids=["packed", "plain"])
+def test_bfloat16_is_as_near_float32_as_transformers_is(kind: str, packed: bool, tmp_path: Path) -> None:
+    pair = Pair(kind, tmp_path)
+    ours = PagedEncoderDecoder(tmp_path, dtype=torch.bfloat16, packed=packed)
+    ours.listen(pair.windows)
+    outputs = [[2, 7, 9, 11, 33], [2], [2, *range(20, 50)]]
+    expected = [pair.logits(row, each) for row, each in enumerate(outputs)]
+    pair.model.bfloat16()
+    pair.pictures = [pixels.bfloat16() for pixels in pair.pictures]
+    theirs = [pair.logits(row, each) for row, each in enumerate(outputs)]
+    errors = [torch.cat(made).sub_(torch.cat(expected)).norm() for made in (ours.step(outputs), theirs)]
+    assert errors[0] < 1.2 * errors[1]

@@ -1,0 +1,193 @@
+"""Models that write about one picture: what the engine is given of a conversation, and what clients are told."""
+
+import asyncio
+import json
+from array import array
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+import transformers as untyped_transformers
+from prometheus_client import CollectorRegistry
+from safetensors.torch import load
+
+from stentor.engine.model_config.towers.media_spec import media_spec
+from stentor.protocols.ipc.cache_groups import CacheGroup
+from stentor.server.app.state import ServerState
+from stentor.server.config.config import StoreConfig
+from stentor.server.config.limits import ProcessorLimits
+from stentor.server.config.media import MediaConfig
+from stentor.server.generation.picture_prompt import _FLORENCE_TASKS, PicturePrompt
+from stentor.server.media.chat_media import ChatMedia
+from stentor.server.media.decoding.decoded import DecodedLimits
+from stentor.server.media.document_reader import DocumentReader
+from stentor.server.media.fetching.fetcher import Fetcher
+from stentor.server.media.fetching.loading import MediaLoader
+from stentor.server.media.metrics import MediaMetrics
+from stentor.server.media.processor import MediaProcessor
+from stentor.server.media.processors.model_processor import ModelProcessor
+from stentor.server.storage.opening import make_store
+from stentor.server.text.pool import TokenizerPool
+from stentor.server.text.tokenizers.loading import load_tokenizer
+from stentor.tests.fakes import FakeEngine, fake_state, says
+from stentor.tests.server.harness import CHAT, in_memory
+from stentor.tests.server.media.pictures import picture, png
+from stentor.tests.server.media.test_server import asked, image
+from stentor.tests.support.pictured_files import END, SIDES, START, TASK, VOCAB, images_of, write_files
+
+transformers: Any = untyped_transformers
+
+Use = Callable[[httpx.AsyncClient, ServerState, FakeEngine], Awaitable[object]]
+Run = Callable[[Use, PicturePrompt], None]
+BEGINS = PicturePrompt((START,))
+READS = PicturePrompt(longest_text=60, tasks=_FLORENCE_TASKS)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
+    """Runs a test with a server of Donut's processor, whose process lives from test to test."""
+    folder: Path = tmp_path_factory.mktemp("donut")
+    write_files(folder, "DonutProcessor")
+    (folder / "config.json").write_text('{"model_type": "vision-encoder-decoder"}')
+    spec = media_spec({"model_type": "vision-encoder-decoder"})
+    opened: list[ChatMedia] = []
+    store = make_store(StoreConfig())
+
+    def open_media(figures: CollectorRegistry) -> ChatMedia:
+        loader = MediaLoader(Fetcher(MediaConfig()), store, 1 << 20)
+        documents = DocumentReader(ProcessorLimits(), DecodedLimits())
+        processor = MediaProcessor(folder, ProcessorLimits(), MediaMetrics(figures, "fake/model"), DecodedLimits())
+        opened.append(ChatMedia(loader, documents, processor, spec))
+        return opened[0]
+
+    engine = FakeEngine(answer=says("a cat"), max_model_len=64)
+    assert engine.ready is not None
+    cross = CacheGroup("cross", 8, 64, inputs="picture")
+    engine.ready = msgspec.structs.replace(engine.ready, groups=(CacheGroup("full"), cross))
+    pool = TokenizerPool(load_tokenizer(folder))
+    state = fake_state(engine, pool=pool, vocab_size=VOCAB, media=open_media, spec=spec, store=store)
+
+    async def body(use: Use, prompt: PicturePrompt) -> None:
+        start = (END, START) if prompt.longest_text else ()
+        chat = msgspec.structs.replace(state.chat, picture=prompt, decoder_start=start)
+        changed = msgspec.structs.replace(state, chat=chat)
+        async with in_memory(changed) as client:
+            await use(client, changed, engine)
+
+    with asyncio.Runner() as runner:
+        yield lambda use, prompt: runner.run(body(use, prompt))
+        opened[0].close()
+
+
+def test_a_text_begins_the_output_about_a_picture(run: Run) -> None:
+    async def use(client: httpx.AsyncClient, _state: ServerState, engine: FakeEngine) -> None:
+        expected = images_of("DonutProcessor")(picture(40, 30), return_tensors="pt")["pixel_values"]
+        for text, prompt in (
+            (("<s_cord-v2>",), [TASK]),
+            (("<s_cord-v2>", "ab"), [TASK, *b"ab"]),
+            (("ab",), [START, *b"ab"]),
+            ((), [START]),
+        ):
+            response = await client.post(CHAT, json=asked(image(png(40, 30)), *text))
+            assert response.status_code == 200, response.text
+            assert response.json()["choices"][0]["message"]["content"] == "a cat"
+            assert response.json()["usage"]["prompt_tokens"] == len(prompt)
+            assert engine.streams[-1].prompt == prompt
+            (seen,) = engine.media[-1]
+            assert (seen.start, seen.length) == (-1, 0)
+            assert load(bytes(seen.data))["pixel_values"].equal(expected)
+
+    run(use, BEGINS)
+
+
+def test_a_text_is_read_behind_a_picture_and_may_name_a_task(run: Run) -> None:
+    async def use(client: httpx.AsyncClient, _state: ServerState, engine: FakeEngine) -> None:
+        digests = set()
+        for text, meant in (
+            ("<OCR>", "What is the text in the image?"),
+            ("<REGION_TO_OCR><loc_1>", "What text is in the region <loc_1>?"),
+            ("a thing", "a thing"),
+        ):
+            response = await client.post(CHAT, json=asked(image(png(40, 30)), text))
+            assert response.status_code == 200, response.text
+            assert engine.streams[-1].prompt == [END, START]
+            (seen,) = engine.media[-1]
+            tokens = array("i", [START, *meant.encode(), END])
+            head = array("i", [len(tokens), *tokens]).tobytes()
+            assert bytes(seen.data).startswith(head)
+            assert "pixel_values" in load(bytes(seen.data[len(head) :]))
+            assert response.json()["usage"]["prompt_tokens"] == len(tokens)
+            digests.add(seen.digest)
+        assert len(digests) == 3, "another text makes another encoding"
+
+    run(use, READS)
+
+
+def test_what_such_a_model_cannot_do_is_refused(run: Run) -> None:
+    async def use(client: httpx.AsyncClient, state: ServerState, _engine: FakeEngine) -> None:
+        shown = image(png(40, 30))
+        tool = {"type": "function", "function": {"name": "f"}}
+        refusals: list[tuple[dict[str, Any], str, str]] = [
+            (asked("<s_cord-v2>"), "messages[0].content", "writes about a picture; send one"),
+            (asked(shown, shown), "messages[0].content[1]", "at most 1 image"),
+            (asked(shown, tools=[tool]), "tools", "calls nothing"),
+            (asked(shown, truncate_prompt_tokens=3), "truncate_prompt_tokens", "not cut"),
+            (asked(shown, prompt_logprobs=1), "prompt_logprobs", "the model's encoder reads the prompt"),
+            (asked(shown, "a" * 99), "messages", "context is 64 tokens"),
+            (
+                {**asked(), "messages": [{"role": "system", "content": "x"}, *asked(shown)["messages"]]},
+                "messages",
+                "takes one message",
+            ),
+        ]
+        for body, field, why in refusals:
+            response = await client.post(CHAT, json=body)
+            assert response.status_code == 400, response.text
+            error = response.json()["error"]
+            assert error["param"] == field
+            assert why in error["message"]
+        told = await client.post("/v1/completions", json={"model": "fake", "prompt": "a"})
+        assert told.status_code == 400
+        assert "which chat completions take" in told.json()["error"]["message"]
+        assert state.admission.memory.bytes == 0, "what was held for them is given back"
+
+    run(use, BEGINS)
+
+
+def test_a_text_that_is_too_long_to_be_read_or_not_meant_by_a_task_is_refused(run: Run) -> None:
+    async def use(client: httpx.AsyncClient, _state: ServerState, _engine: FakeEngine) -> None:
+        for text, why in (
+            ("a" * 59, "the text has 61 tokens, and the model reads at most 60 behind a picture"),
+            ("<OCR> all", "<OCR> takes no text behind it"),
+        ):
+            response = await client.post(CHAT, json=asked(image(png(40, 30)), text))
+            assert response.status_code == 400, response.text
+            assert why in response.json()["error"]["message"]
+
+    run(use, READS)
+
+
+@pytest.mark.parametrize("name", SIDES)
+def test_pixels_are_those_of_transformers_processors(name: str, tmp_path: Path) -> None:
+    write_files(tmp_path, name)
+    (tmp_path / "config.json").write_text('{"model_type": "vision-encoder-decoder"}')
+    ours = ModelProcessor(tmp_path)
+    for width, height in ((40, 30), (90, 17), (64, 64)):
+        found = load(ours.image(picture(width, height), {}, alone=True).payload)
+        expected = images_of(name)(picture(width, height), return_tensors="pt")["pixel_values"]
+        assert found.keys() == {"pixel_values"}
+        assert found["pixel_values"].equal(expected)
+        assert found["pixel_values"].shape == (1, 3, *SIDES[name])
+
+
+def test_pixels_of_formulas_are_made_without_torchvision_as_nougats(tmp_path: Path) -> None:
+    settings = {"image_processor_type": "PPFormulaNetImageProcessor", "processor_class": "PPFormulaNetProcessor"}
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps({**settings, "size": {"height": 64, "width": 64}}))
+    (tmp_path / "config.json").write_text('{"model_type": "pp_formulanet"}')
+    found = load(ModelProcessor(tmp_path).image(picture(40, 30), {}, alone=True).payload)["pixel_values"]
+    said = {"image_mean": [0.7931] * 3, "image_std": [0.1738] * 3}
+    nougat = transformers.NougatImageProcessorPil(size={"height": 64, "width": 64}, **said)
+    assert found.equal(nougat(picture(40, 30), return_tensors="pt")["pixel_values"])
