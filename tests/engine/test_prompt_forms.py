@@ -39,8 +39,9 @@ def file(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     if request.param == "llama":
         write_gguf(file, tiny_model("llama"), "llama", KIND)
     else:
-        name = {"qwen2moe": "qwen2-moe"}.get(request.param, request.param)
-        write_family(file, made(name, file.parent), request.param, dict.fromkeys(("attn", "ffn", "_proj"), KIND))
+        name, ffn = {"qwen2moe": ("qwen2-moe", "ffn_down_exps")}.get(request.param, (request.param, "ffn_down"))
+        coded = ("attn", "ffn_gate", "ffn_up", ffn, "_proj")  # the last product of a shared expert reads 48 numbers
+        write_family(file, made(name, file.parent), request.param, dict.fromkeys(coded, KIND))
     return file
 
 
