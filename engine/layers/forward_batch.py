@@ -285,6 +285,8 @@ class ForwardBatch(msgspec.Struct, frozen=True):
     """For each sequence of a pass on a CPU, the tokens of its prompt."""
     coded: int | None = None
     """Tokens before this index multiply codes as they are, see :meth:`kernels.forward.Forward.run`; None: all do."""
+    coded_experts: int | None = None
+    """The same of codes of experts."""
     after_layer: Callable[[], None] | None = None
     """Called behind every layer of whole texts, so that others may use the device."""
 

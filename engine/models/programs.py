@@ -26,7 +26,16 @@ class Body:
         tokens = batch.tokens
         if not isinstance(tokens, torch.Tensor) or batch.added is not None:
             raise ValueError("packed weights embed tokens alone: nothing can be added")
-        self.forward.run(len(tokens), tokens, batch.positions, batch.attention, batch, batch.adapter_rows, batch.coded)
+        self.forward.run(
+            len(tokens),
+            tokens,
+            batch.positions,
+            batch.attention,
+            batch,
+            batch.adapter_rows,
+            batch.coded,
+            batch.coded_experts,
+        )
         return self.forward.buffer(self.residual, len(tokens))
 
 
@@ -55,6 +64,11 @@ class Programs:
     def expands(self) -> bool:
         """Whether rows may expand coded weights to bfloat16 (:attr:`stentor.kernels.forward.Forward.expands`)."""
         return self._body.forward.expands
+
+    @property
+    def tokens_per_row(self) -> float:
+        """See :attr:`stentor.kernels.forward.Forward.tokens_per_row`."""
+        return self._body.forward.tokens_per_row
 
     def over(self, caches: Sequence[LayerCache]) -> bool:
         """Whether these are the programs' caches."""

@@ -22,7 +22,7 @@ from .program import Program
 
 _P, _I = ctypes.c_void_p, ctypes.c_int64
 _RUN = NativeFunction("stentor_run_program", _P, _P, _I, restype=_I)
-_RUN_STEP = NativeFunction("stentor_run_step", _P, _P, _I, _I, _I, _I, _P, _P, _I, _I, _I, _P, _I, restype=_I)
+_RUN_STEP = NativeFunction("stentor_run_step", _P, _P, _I, _I, _I, _I, _P, _P, _I, _I, _I, _I, _P, _I, restype=_I)
 _EXPANDS = NativeFunction("stentor_expands_codes", _P, restype=_I)
 _FAULTS = {
     1: "a token id outside the vocabulary",
@@ -31,6 +31,7 @@ _FAULTS = {
     4: "lengths or a block table that lead outside the batch or the cache",
     5: "a row that leads outside its slot",
     8: "a row with an adapter that is not among its rows",
+    9: "rows that expand codes before those that do not",
 }
 _NO_MEMORY = 6
 _WRONG_PHASES = 7
@@ -54,8 +55,8 @@ class _BoundStruct(ctypes.Structure):
         ("count", _I),
         ("buffers", _P),
         ("buffer_count", _I),
-        ("prepared", _P * 2),
-        ("prepared_bytes", _I * 2),
+        ("prepared", _P * 3),
+        ("prepared_bytes", _I * 3),
     )
 
 
@@ -83,7 +84,7 @@ class _BatchStruct(ctypes.Structure):
         *((name, _P) for name in ("query_start", "seq_lens", "tables")),
         ("table_width", _I),
         ("adapted", RowsStruct),
-        *((name, _I) for name in ("coded", "slot_stride", "table_stride")),
+        *((name, _I) for name in ("coded", "coded_experts", "slot_stride", "table_stride")),
     )
 
 
@@ -182,6 +183,8 @@ class Forward:
         self.expands = self.variant == "native" and bool(_EXPANDS(ctypes.byref(self._bound)))
         """Whether rows may multiply weights whose codes were expanded to bfloat16 (see :meth:`run`): the CPU has matrix
         tiles, and the program has coded weights."""
+        self.tokens_per_row = max((i.experts / i.router.top_k for i in program.instructions if i.router), default=1.0)
+        """The tokens of which an expert takes one, if they are routed evenly; 1 without experts."""
 
     def buffer(self, number: int, rows: int) -> Tensor:
         """Returns the first ``rows`` rows of a buffer, float32 [rows, width], valid until the next longer run."""
@@ -197,6 +200,7 @@ class Forward:
         besides: object = None,
         adapted: AdapterRows | None = None,
         coded: int | None = None,
+        coded_experts: int | None = None,
     ) -> None:
         """Runs the program over ``rows`` rows.
 
@@ -209,8 +213,10 @@ class Forward:
             besides: passed to the program's calls.
             adapted: which rows have adapters; the adapter instructions add to the products of these. None: no row has
                 one.
-            coded: rows before this one multiply codes directly, those from it on expand them, if the program
-                :attr:`expands`; all rows of a sequence are on one side. None: no row expands them.
+            coded: rows before this one multiply codes directly, those from it on expand codes of dense layers, if the
+                program :attr:`expands`. None: no row expands them.
+            coded_experts: rows from this one on, which is not before ``coded``, also expand codes of experts. None: no
+                row does.
 
         Raises:
             IndexError: an id, a position, a slot, a block table or a row is out of range; nothing was written then.
@@ -229,7 +235,8 @@ class Forward:
             buffers = [buffer[:rows] for buffer in self._buffers]
             reference.run_program(self.program, buffers, self._caches, ids, positions, batches, adapted, besides)
             return
-        struct = _BatchStruct(tokens=rows, coded=rows if coded is None or not self.expands else coded)
+        struct = _BatchStruct(tokens=rows)
+        struct.coded, struct.coded_experts = self._forms(rows, coded, coded_experts)
         for name, tensor in (("ids", ids), ("positions", positions)):
             if tensor is not None:
                 if tensor.shape != (rows,) or tensor.dtype != torch.int64 or not tensor.is_contiguous():
@@ -248,12 +255,19 @@ class Forward:
             if called is not None:
                 called.call(self._buffers, rows, besides)
 
+    def _forms(self, rows: int, coded: int | None, coded_experts: int | None) -> tuple[int, int]:
+        """The first row that expands codes of dense layers, and of experts too, of so many rows."""
+        if not self.expands:
+            return rows, rows
+        return rows if coded is None else coded, rows if coded_experts is None else coded_experts
+
     def _reserve(self, rows: int) -> None:
         if rows <= self._rows:
             return
         self._rows = max(_LEAST_ROWS, 1 << (rows - 1).bit_length())
         sizes = [self._rows * width * 4 for width in self.program.widths]
-        sizes += [self._rows * each for each in self.program.prepared_bytes]
+        *prepared, apart = self.program.prepared_bytes
+        sizes += [self._rows * each for each in (*prepared, apart if self.expands else 0)]
         starts = list(itertools.accumulate((-(-size // _LINE) * _LINE + _LINE for size in sizes), initial=0))
         memory = empty_huge(starts[-1])
         parts = [memory[start : start + size] for start, size in zip(starts, sizes, strict=False)]
@@ -346,7 +360,12 @@ class Step:
         self._best_at = self._best.ctypes.data
 
     def run(
-        self, work: Sequence[tuple[int, int, int, int, int]], *, every: bool = False, coded: int | None = None
+        self,
+        work: Sequence[tuple[int, int, int, int, int]],
+        *,
+        every: bool = False,
+        coded: int | None = None,
+        coded_experts: int | None = None,
     ) -> tuple[Tensor, npt.NDArray[np.int64]] | None:
         """Runs some rows, at most one of each slot.
 
@@ -356,6 +375,7 @@ class Step:
             every: leave the residual of every token in its buffer. Otherwise no token's is there, and the last layer's
                 work after its keys and values is done only for the tokens that need logits.
             coded: the number of first rows that multiply codes directly, if the body expands them; None: all.
+            coded_experts: the number of first rows that multiply codes of experts directly; None: all.
 
         Returns:
             For the tokens that need logits, in order: the logits, float32 [wanted, vocabulary], and the index of the
@@ -393,7 +413,7 @@ class Step:
             slots,
             self._work,
             len(work),
-            len(work) if coded is None or not self._body.expands else coded,
+            *self._body._forms(len(work), coded, coded_experts),
             every,
             self._best_at,
             threads(),

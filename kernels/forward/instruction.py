@@ -43,6 +43,9 @@ NONE = -1
 MAX_PHASES = 4
 """The most phases of an instruction: loops over its rows, each ended by all threads together. The same in program.h."""
 
+DENSE, EXPERTS = 1, 2
+"""Who reads a prepared input: program.h's Reader."""
+
 CACHE_TYPES = (torch.float32, torch.bfloat16, torch.int8, torch.float8_e4m3fn)
 """The dtypes that caches may have, in the order of program.h's CacheType."""
 
@@ -58,6 +61,7 @@ class InstructionStruct(ctypes.Structure):
             for name in ("kind", "src", "dst", "add", "activation_format", "column", "width", "groups", "activation")
         ),
         ("scratch_slot", _I),
+        ("readers", _I),
         ("phases", _I),
         *((name, _I) for name in ("heads", "kv_heads", "dim", "half", "window", "blocks", "block_size")),
         ("cache_type", _I),
@@ -157,6 +161,8 @@ class Instruction:
     scratch_slot: int = 0
     """Where a linear finds its input: 0 is the output of ``norm_and_quantize`` and ``activate``, 1 that of
     ``gate_up_activate``. ``moe`` writes its intermediate there too."""
+    readers: int = 0
+    """Who reads what it prepares: :data:`DENSE` (products of dense layers), :data:`EXPERTS`, or both."""
     phases: int = 1
     """The phases it may have, at most :data:`MAX_PHASES`; the native interpreter reserves memory for them."""
     heads: int = 0
@@ -258,6 +264,7 @@ def struct_of(i: Instruction, caches: Sequence[tuple[Tensor, ...]]) -> Instructi
         groups=i.groups,
         activation=ACTIVATIONS.index(i.activation),
         scratch_slot=i.scratch_slot,
+        readers=i.readers,
         phases=i.phases,
         heads=i.heads,
         kv_heads=i.kv_heads,

@@ -1,62 +1,11 @@
 // Runs a program: all threads go through the phases of its instructions together.
-#include "../attention/attend.h"
-#include "../linear_packed/expand.h"
-#include "../moe/experts.h"
-#include "piece.h"
+#include "products.h"
 #include "rowwise.h"
-#include "team.h"
 
 #include <new>
 
 namespace stentor {
 namespace {
-
-constexpr int64_t ROWS_APART = 8;  // per item of a row-wise phase with many rows
-
-// The rows of a step's attention, shared by all layers of one shape.
-struct Queries {
-    std::vector<attention::Item> items;
-    std::vector<int64_t> first_part;  // for each item that is cut into parts: index of its first part
-    std::vector<std::pair<int64_t, int64_t>> parts;  // (item, part)
-};
-
-// The rows of a step with adapters, shared by all products.
-struct Adapted {
-    std::vector<low_rank::Span> spans;    // items of work
-    std::vector<low_rank::Span> of_few;  // the same, for each FEW_ROWS rows that are gated together
-    std::vector<int64_t> first_of_few;  // index of the first span of each
-    std::vector<float> low;  // A times the input, for each row with an adapter
-    int64_t low_stride = 0;
-};
-
-struct Run {
-    const Instruction* instructions;
-    int64_t count;
-    const Buffer* buffers;
-    uint8_t* const* prepared;
-    Batch batch;
-    int64_t threads;
-    std::vector<Queries> queries;  // of each attending instruction
-    std::vector<int64_t> queries_of;       // instruction → index above, or -1
-    std::vector<std::vector<float>> partial;  // for the parts of each queries: max, total and sums of every query head
-    Routed routed;  // of the running MOE
-    std::vector<int64_t> gate_up_items;  // of each instruction, once known
-    Adapted adapted;
-    bool expands;  // codes are multiplied as bfloat16 weights
-    int64_t gated_bytes = BLOCK;  // of the longest input row of a GATE_UP_ACTIVATE
-
-    Run(const Bound& program, const Batch& batch, int64_t threads, bool expands)
-        : instructions(program.instructions), count(program.count), buffers(program.buffers),
-          prepared(program.prepared), batch(batch), threads(threads), queries_of(count, -1), gate_up_items(count),
-          expands(expands) {}
-
-    ActivationFormat taken(ActivationFormat format) const { return taken_as(format, expands); }
-    // Returns the prepared input of products with a weight.
-    Prepared input(int64_t slot, const Packed& w) const {
-        return {prepared[slot], prepared_stride(taken(activation_format_of(w.kind)), w.inputs), nullptr,
-                expands && has_codes(w)};
-    }
-};
 
 template <class T>
 attention::Call<T> call_of(const Run& run, const Instruction& op) {
@@ -124,143 +73,21 @@ void attend(Run& run, const Instruction& op, int64_t which, Team::Walk& walk) {
     });
 }
 
-float* scratch_row(int64_t width) {
-    static thread_local std::vector<float> row;
-    if ((int64_t)row.size() < width) row.resize(width);
-    return row.data();
-}
-
-// Items of a few rows each, so that all threads are busy if there are enough rows.
-template <class Body>
-void by_rows(const Run& run, Team::Walk& walk, const Body& body) {
-    const int64_t tokens = run.batch.tokens;
-    const int64_t rows = std::max<int64_t>(1, std::min(ROWS_APART, tokens / (2 * run.threads)));
-    walk.phase(ceil_div(tokens, rows), [&](int64_t item) {
-        const int64_t end = std::min((item + 1) * rows, tokens);
-        for (int64_t t = item * rows; t < end; ++t) body(t);
-    });
-}
-
-// Returns how many rows of a block GATE_UP_ACTIVATE takes at a time.
-int64_t gated_rows(const Run& run) {
-    return rows_of_block(run.batch.tokens, rows_gated(run.gated_bytes), run.expands ? 1 : run.threads);
-}
-
-// Multiplies the input of all rows with adapters by A, and then calls then(adapter, span). Returns whether there are
-// such rows.
-template <class Then>
-bool shrink_adapted(Run& run, const Instruction& op, ActivationFormat format, int64_t width, Team::Walk& walk,
-                    const Then& then) {
-    Adapted& adapted = run.adapted;
-    if (!op.adapters || adapted.low_stride == 0) return false;
-    format = run.taken(format);
-    const Prepared x{run.prepared[op.scratch_slot], prepared_stride(format, width)};
-    walk.phase((int64_t)adapted.spans.size(), [&](int64_t item) {
-        const low_rank::Span& span = adapted.spans[item];
-        const low_rank::Adapter* const adapter = op.adapters->at(span.slot);
-        if (!adapter) return;
-        low_rank::shrink(*adapter, span, run.batch.adapted.rows, x, format, adapted.low.data(), adapted.low_stride);
-        then(*adapter, span);
-    });
-    return true;
-}
-
-// B follows A directly if there are enough spans for all threads: an adapter's weights are then read in one go.
-void add_low_rank(Run& run, const Instruction& op, Team::Walk& walk) {
-    const Adapted& adapted = run.adapted;
-    const Buffer& to = run.buffers[op.dst];
-    const int64_t items = (int64_t)adapted.spans.size();
-    const bool at_once = items >= 4 * run.threads;
-    const auto add = [&](const low_rank::Adapter& adapter, const low_rank::Span& span, int64_t piece, int64_t pieces) {
-        const auto row = [&](int64_t place) { return to.rows + run.batch.adapted.rows[place] * to.stride; };
-        low_rank::expand_piece(adapter, piece, pieces, span, adapted.low.data(), adapted.low_stride, row);
-    };
-    const auto then = [&](const low_rank::Adapter& adapter, const low_rank::Span& span) {
-        if (at_once) add(adapter, span, 0, 1);
-    };
-    if (!shrink_adapted(run, op, (ActivationFormat)op.activation_format, op.width, walk, then) || at_once) return;
-    const int64_t pieces = ceil_div(4 * run.threads, items);
-    walk.phase(items * pieces, [&](int64_t item) {
-        const low_rank::Span& span = adapted.spans[item / pieces];
-        if (const low_rank::Adapter* adapter = op.adapters->at(span.slot)) add(*adapter, span, item % pieces, pieces);
-    });
-}
-
-// Adds the adapters to block number `block` of gate and up, for the few rows from `first` on of a block of `rows`.
-void add_to_gate_up(const Run& run, const Instruction& op, int64_t rows, int64_t first, int64_t block, float* both) {
-    constexpr int64_t APART = 2 * BLOCK;
-    const Adapted& adapted = run.adapted;
-    const int64_t few = first / rows * ceil_div(rows, FEW_ROWS) + first % rows / FEW_ROWS, begin = block * BLOCK;
-    for (int64_t i = adapted.first_of_few[few]; i < adapted.first_of_few[few + 1]; ++i) {
-        const low_rank::Span& span = adapted.of_few[i];
-        const low_rank::Adapter* const adapter = op.adapters->at(span.slot);
-        if (!adapter) continue;
-        for (int64_t half = 0; half < 2; ++half)
-            low_rank::expand_columns(
-                *adapter, half * op.width + begin, half * op.width + begin + BLOCK, span, adapted.low.data(),
-                adapted.low_stride,
-                [&](int64_t place) { return both + (run.batch.adapted.rows[place] - first) * APART + half * BLOCK; });
-    }
-}
-
-// Multiplies the weights of a block of columns by as many rows as the L2 cache holds, a few at a time.
-void gate_up_activate(Run& run, const Instruction& op, Team::Walk& walk) {
-    const bool adapts = shrink_adapted(run, op, activation_format_of(op.weight.kind), op.weight.inputs, walk,
-                                       [](const low_rank::Adapter&, const low_rank::Span&) {});
-    const GateUp pair{&op.weight, &op.second_weight, op.bias, op.second_bias, 0, 0, op.width, op.activation,
-                      run.taken((ActivationFormat)op.activation_format), nullptr};
-    const int64_t tokens = run.batch.tokens, blocks = pair.blocks();
-    const int64_t rows = gated_rows(run), bytes = prepared_stride(pair.format, op.width);
-    const Prepared x = run.input(0, op.weight);
-    uint8_t* const out = run.prepared[1];
-    walk.phase(ceil_div(tokens, rows) * blocks, [&](int64_t item) {
-        const int64_t first = item / blocks * rows, end = std::min(first + rows, tokens), block = item % blocks;
-        const auto add = [&](int64_t begin, float* both) { add_to_gate_up(run, op, rows, begin, block, both); };
-        const auto call = [](const void* adding, int64_t begin, float* both) {
-            (*static_cast<decltype(&add)>(adding))(begin, both);
-        };
-        gate_up_block(pair, block, x, first, end, out, bytes, adapts ? +call : nullptr, &add);
-    });
-}
-
-void multiply(Run& run, const Instruction& op, Team::Walk& walk) {
-    const Prepared x = run.input(op.scratch_slot, op.weight);
-    const Cut cut(op.weight, x, run.batch.tokens, run.threads);
-    const Buffer& buffer = run.buffers[op.dst];
-    const Destination to{buffer.rows + op.column, buffer.stride, op.bias};
-    walk.phase(cut.items(), [&](int64_t item) { multiply_item(op.weight, cut, item, x, run.batch.tokens, to); });
-}
-
-// The number of items of each phase is kept: a late thread may read it after the tokens of a later instruction have
-// been sorted.
-void mix_experts(Run& run, int64_t index, Team::Walk& walk) {
-    const Instruction& op = run.instructions[index];
-    const Buffer &from = run.buffers[op.src], &to = run.buffers[op.dst];
-    const int64_t tokens = run.batch.tokens, top_k = op.router.top_k;
-    const Experts experts{&op.weight, &op.second_weight, op.bias,       op.second_bias,
-                          op.width,   op.weight.inputs,  op.activation, op.weight_input};
-    Routed& routed = run.routed;
-    by_rows(run, walk, [&](int64_t t) {
-        route_row(op.router, from.rows + t * from.stride + op.column, routed.experts.data() + t * top_k,
-                  routed.weights.data() + t * top_k);
-    });
-    const Prepared x = run.input(0, op.weight);
-    GateUpPhase gate_up(experts, routed, x, run.prepared[1]);
-    walk.phase(1, [&](int64_t) {
-        routed.sort(tokens, top_k, op.router.experts);
-        run.gate_up_items[index] = gate_up.items();
-    });
-    walk.phase(run.gate_up_items[index], [&](int64_t item) { gate_up(item); });
-    const DownPhase down{experts, routed, run.prepared[1], to.rows, to.stride, tokens, run.threads};
-    walk.phase(down.items(), down);
-}
+#if defined(STENTOR_TILES)
+static_assert(sizeof(ByteBlock) >= 2 * BLOCK * sizeof(bf16), "rows that expand codes have room where others lie");
+#endif
 
 void execute(Run& run, int64_t index, Team::Walk& walk) {
     const Instruction& op = run.instructions[index];
     const auto row = [&](int64_t buffer, int64_t t) { return run.buffers[buffer].rows + t * run.buffers[buffer].stride; };
-    const ActivationFormat format = run.taken((ActivationFormat)op.activation_format);
+    const ActivationFormat format = (ActivationFormat)op.activation_format;
+    // What experts read of a row that only dense layers expand codes for is apart: both may read it.
     const auto prepare = [&](int64_t t, const float* x) {
-        prepare_row(x, op.width, format, run.prepared[0] + t * prepared_stride(format, op.width));
+        const bool expands = t >= run.batch.coded, coded_experts = t < run.batch.coded_experts;
+        const bool apart = expands && coded_experts && format == ActivationFormat::INT8 && (op.readers & EXPERTS);
+        const int64_t at = t * prepared_stride(format, op.width);
+        if (!apart || (op.readers & DENSE)) prepare_row(x, op.width, taken_as(format, expands), run.prepared[0] + at);
+        if (apart) prepare_row(x, op.width, format, run.prepared[2] + at);
     };
     const auto normalize = [](const Instruction& op, const float* x, float* to) {
         op.centred ? layer_norm_row(x, op.norm, op.bias, (float)op.eps, op.width, to)
@@ -335,7 +162,8 @@ void execute(Run& run, int64_t index, Team::Walk& walk) {
             by_rows(run, walk, [&](int64_t t) {
                 float* gated = scratch_row(op.width);
                 const float* const gate = row(op.src, t);
-                activate_row(gate, op.gated ? gate + op.width : nullptr, op.width, op.activation, format, gated);
+                activate_row(gate, op.gated ? gate + op.width : nullptr, op.width, op.activation,
+                             taken_as(format, t >= run.batch.coded), gated);
                 prepare(t, gated);
             });
     }
@@ -371,44 +199,15 @@ int64_t declared_phases(const Bound& program) {
     return phases;
 }
 
-// Lays out the work of rows with adapters. Returns WRONG_ADAPTED if such a row is not in the batch, else 0.
-int64_t lay_out_adapted(Run& run) {
-    const low_rank::Rows& rows = run.batch.adapted;
-    // of a step's samples none may have an adapter, where rows with one are in the middle of their prompts
-    if (rows.groups == 0 || rows.starts[rows.groups] == 0) return 0;
-    for (int64_t place = rows.starts[0]; place < rows.starts[rows.groups]; ++place)
-        if (rows.rows[place] < 0 || rows.rows[place] >= run.batch.tokens) return WRONG_ADAPTED;
-    Adapted& adapted = run.adapted;
-    bool gates = false;
-    for (int64_t i = 0; i < run.count; ++i) {
-        const Instruction& op = run.instructions[i];
-        if (!op.adapters) continue;
-        gates |= op.kind == GATE_UP_ACTIVATE;
-        for (int64_t g = 0; g < rows.groups; ++g)
-            if (const low_rank::Adapter* adapter = op.adapters->at(rows.slots[g]))
-                adapted.low_stride = std::max(adapted.low_stride, low_rank::padded_ranks(*adapter));
-    }
-    if (adapted.low_stride == 0) return 0;
-    const int64_t count = rows.starts[rows.groups];
-    adapted.low.resize((size_t)(count * adapted.low_stride));
-    adapted.spans = low_rank::spans_of(rows, low_rank::rows_of_span(count, run.threads));
-    if (!gates) return 0;
-    for (int64_t first = 0; first < run.batch.tokens; first += gated_rows(run)) {
-        const int64_t end = std::min(first + gated_rows(run), run.batch.tokens);
-        for (int64_t few = first; few < end; few += FEW_ROWS) {
-            adapted.first_of_few.push_back((int64_t)adapted.of_few.size());
-            low_rank::spans_between(rows, few, std::min(few + FEW_ROWS, end), &adapted.of_few);
-        }
-    }
-    adapted.first_of_few.push_back((int64_t)adapted.of_few.size());
-    return 0;
-}
-
 // Plans everything else that a step needs, once its numbers have been checked. Returns as run_program does.
 int64_t plan(Run& run) {
-    for (int64_t i = 0; i < run.count; ++i) {
-        const Instruction& op = run.instructions[i];
-        if (op.kind == GATE_UP_ACTIVATE) run.gated_bytes = std::max(run.gated_bytes, run.input(0, op.weight).stride);
+    for (Part& part : run.parts) {
+        int64_t bytes = BLOCK;  // of the longest row that is gated
+        for (int64_t i = 0; i < run.count; ++i) {
+            const Instruction& op = run.instructions[i];
+            if (op.kind == GATE_UP_ACTIVATE) bytes = std::max(bytes, run.input(0, op.weight, part).bytes(op.weight.inputs));
+        }
+        if (part.count) part.gated = rows_of_block(part.count, rows_gated(bytes), part.expands ? 1 : run.threads);
     }
     if (const int64_t fault = lay_out_adapted(run)) return fault;
     // layers of one shape share the checks and the cut of their rows
@@ -448,33 +247,18 @@ int64_t plan(Run& run) {
     return 0;
 }
 
-void walk(Run& run, int64_t phases) {
-    Team team(run.threads, phases);
-    team.run([&](Team::Walk& walk) {
-        for (int64_t i = 0; i < run.count; ++i) execute(run, i, walk);
-    });
-}
-
 }  // namespace
 
 int64_t run_program(const Bound& program, const Batch& batch, int64_t threads) {
     const int64_t phases = declared_phases(program);
     if (phases < 0) return WRONG_PHASES;
-    if (batch.coded <= 0 || batch.coded >= batch.tokens) {
-        Run run(program, batch, threads, batch.coded < batch.tokens);
-        if (const int64_t fault = plan(run)) return fault;
-        walk(run, phases);
-        return 0;
-    }
-    const int64_t cut = batch.sequences ? first_behind(batch) : 0;
-    if (cut < 0) return WRONG_SEQUENCES;
-    const Piece front(program, batch, 0, batch.coded, 0, cut);
-    const Piece back(program, batch, batch.coded, batch.tokens, cut, batch.sequences);
-    Run coded(front.program, front.batch, threads, false), expanded(back.program, back.batch, threads, true);
-    if (const int64_t fault = plan(coded)) return fault;
-    if (const int64_t fault = plan(expanded)) return fault;
-    walk(coded, phases);
-    walk(expanded, phases);
+    if (batch.coded < 0 || batch.coded > batch.coded_experts || batch.coded_experts > batch.tokens) return WRONG_FORMS;
+    Run run(program, batch, threads);
+    if (const int64_t fault = plan(run)) return fault;
+    Team team(threads, phases);
+    team.run([&](Team::Walk& walk) {
+        for (int64_t i = 0; i < run.count; ++i) execute(run, i, walk);
+    });
     return 0;
 }
 
@@ -482,14 +266,14 @@ int64_t run_program(const Bound& program, const Batch& batch, int64_t threads) {
 
 using namespace stentor;
 
-// Returns whether a program gains from expanding codes: if there are tiles, and no experts, which take few rows each.
+// Returns whether a program gains from expanding codes: if there are tiles, and it multiplies some.
 STENTOR_EXPORT int64_t stentor_expands_codes(const Bound* program) {
-    const Instruction *const first = program->instructions, *const end = first + program->count;
     const auto coded = [](const Instruction& op) {
-        return (op.kind == LINEAR || op.kind == GATE_UP_ACTIVATE) && has_codes(op.weight);
+        const bool multiplies = op.kind == LINEAR || op.kind == GATE_UP_ACTIVATE || op.kind == MOE;
+        return multiplies && (has_codes(op.weight) || has_codes(op.second_weight));
     };
-    return tiles::form() != tiles::Form::NONE && std::any_of(first, end, coded) &&
-           std::none_of(first, end, [](const Instruction& op) { return op.kind == MOE; });
+    return tiles::form() != tiles::Form::NONE &&
+           std::any_of(program->instructions, program->instructions + program->count, coded);
 }
 
 // Returns as run_program does, and NO_MEMORY if there is no memory to plan the batch; nothing is written then.

@@ -1,5 +1,6 @@
 // Runs a whole step: lays out its batch from its rows' work, runs one program over it, and another over the
 // rows that need logits.
+#include "../linear_packed/expand.h"
 #include "parallel.h"
 #include "program.h"
 
@@ -87,9 +88,8 @@ struct Layout {
         return true;
     }
 
-    // Returns the tokens that need logits, each as a sequence of its own. The first `coded` of these rows multiply
-    // codes directly.
-    Batch ends(const Work* work, int64_t coded) {
+    // Returns the tokens that need logits, each as a sequence of its own, with the forms of their rows.
+    Batch ends(const Work* work, int64_t coded, int64_t coded_experts) {
         const int64_t count = (int64_t)last.size(), rows = (int64_t)seq_lens.size();
         const int64_t width = table_width();
         ends_start.resize(count + 1), ends_lens.clear(), ends_tables.clear();
@@ -103,7 +103,7 @@ struct Layout {
                 }
             }
         return {count, nullptr, nullptr, nullptr, count, ends_start.data(), ends_lens.data(), ends_tables.data(), width,
-                adapted_ends(work), ends_first[coded], 0, count * width};
+                adapted_ends(work), ends_first[coded], ends_first[coded_experts], 0, count * width};
     }
 
     // Returns the rows with adapters among the tokens that need logits.
@@ -112,13 +112,14 @@ struct Layout {
                                  [&](int64_t r) { return std::pair(ends_first[r], ends_first[r + 1]); });
     }
 
-    // Returns all tokens as a batch. The first `coded` rows multiply codes directly.
-    Batch batch(const Work* work, int64_t rows, int64_t coded) {
+    // Returns all tokens as a batch. The first `coded` rows multiply codes directly, the first `coded_experts` those of
+    // experts.
+    Batch batch(const Work* work, int64_t rows, int64_t coded, int64_t coded_experts) {
         const low_rank::Rows of = adapted.fill(
             work, rows, [&](int64_t r) { return std::pair<int64_t, int64_t>(query_start[r], query_start[r + 1]); });
         const int64_t tokens = (int64_t)ids.size(), width = table_width();
         return {tokens, ids.data(), positions.data(), slots.data(), rows, query_start.data(), seq_lens.data(),
-                tables.data(), width, of, query_start[coded], tokens, rows * width};
+                tables.data(), width, of, query_start[coded], query_start[coded_experts], tokens, rows * width};
     }
 
     int64_t table_width() const {
@@ -134,25 +135,14 @@ int64_t end_of_writes(const Bound& program) {
     return end;
 }
 
-// Returns where a row's input of products with a weight is, if rows before `coded` multiply codes directly: see
-// run_program.
-uint8_t* prepared_at(const Bound& program, const Instruction& op, int64_t row, int64_t coded) {
-    const bool expands = row >= coded;
-    const ActivationFormat format = taken_as(activation_format_of(op.weight.kind), expands);
-    const int64_t stride = prepared_stride(format, op.weight.inputs), slot = op.scratch_slot;
-    return program.prepared[slot] + (expands ? coded * program.prepared_bytes[slot] + (row - coded) * stride : row * stride);
-}
-
-// Moves the rows `from`, which rise, to the front of all that the instructions from number `at` on may read. Rows
-// before `coded` multiply codes directly.
-void gather(const Bound& program, int64_t at, const std::vector<int64_t>& from, int64_t coded) {
-    const int64_t left = std::lower_bound(from.begin(), from.end(), coded) - from.begin();
+// Moves the rows `from`, which rise, to the front of all that the instructions from number `at` on may read.
+void gather(const Bound& program, int64_t at, const std::vector<int64_t>& from) {
     const auto move = [&](uint8_t* rows, int64_t bytes) {
         for (size_t i = 0; i < from.size(); ++i)
             if (from[i] != (int64_t)i) std::memcpy(rows + (int64_t)i * bytes, rows + from[i] * bytes, (size_t)bytes);
     };
     std::vector<int64_t> buffers;
-    bool made[2] = {};
+    bool made[3] = {};
     for (int64_t i = at; i < program.count; ++i) {
         const Instruction& op = program.instructions[i];
         if (op.kind == ADD_LOW_RANK) continue;  // products before it have its input and output
@@ -160,13 +150,15 @@ void gather(const Bound& program, int64_t at, const std::vector<int64_t>& from, 
         if (!multiplies) buffers.push_back(op.src);  // a MOE reads both
         if (op.kind == NORM_AND_QUANTIZE || op.kind == ADD) buffers.push_back(op.add);
         if ((multiplies || op.kind == MOE) && !made[op.scratch_slot]) {
-            const auto place = [&](int64_t row, int64_t begin) { return prepared_at(program, op, row, begin); };
-            for (size_t i = 0; i < from.size(); ++i)
-                if (uint8_t *const to = place((int64_t)i, left), *const source = place(from[i], coded); to != source)
-                    std::memmove(to, source, (size_t)(place(from[i] + 1, coded) - source));
+            const int64_t stride = prepared_stride(activation_format_of(op.weight.kind), op.weight.inputs);
+            move(program.prepared[op.scratch_slot], stride);
             made[op.scratch_slot] = true;
         }
-        if (op.kind == NORM_AND_QUANTIZE || op.kind == ACTIVATE) made[0] = true;
+        if (op.kind == MOE && has_codes(op.weight) && !made[2]) {
+            move(program.prepared[2], prepared_stride(ActivationFormat::INT8, op.weight.inputs));
+            made[2] = true;
+        }
+        if (op.kind == NORM_AND_QUANTIZE || op.kind == ACTIVATE) made[0] = made[2] = true;
         if (op.kind == GATE_UP_ACTIVATE || op.kind == MOE) made[1] = true;
     }
     std::sort(buffers.begin(), buffers.end());
@@ -183,15 +175,15 @@ using namespace stentor;
 // Runs a step: `body` over all tokens, then `head` over those that need logits. Copies buffer `residual` of the body to
 // buffer `hidden` of the head, and writes the largest logits' indices in buffer `logits` to `best`. Instructions of the
 // body after all writes to the cache run only for these tokens, unless `every` token's residual is wanted. The first
-// `coded` rows multiply codes directly, as the head does. All buffers must be large enough. Returns as
-// stentor_run_program does, and 5 for work that exceeds its slot.
+// `coded` rows multiply codes directly, as the head does, and the first `coded_experts` those of experts. All buffers
+// must be large enough. Returns as stentor_run_program does, and 5 for work that exceeds its slot.
 STENTOR_EXPORT int64_t stentor_run_step(const Bound* body, const Bound* head, int64_t residual, int64_t hidden,
                                         int64_t logits, int64_t width, const Slots* slots, const Work* work,
-                                        int64_t rows, int64_t coded, int64_t every, int64_t* best,
-                                        int64_t threads) try {
+                                        int64_t rows, int64_t coded, int64_t coded_experts, int64_t every,
+                                        int64_t* best, int64_t threads) try {
     static thread_local Layout layout;
-    if (coded < 0 || coded > rows || !layout.fill(*slots, work, rows)) return 5;
-    const Batch all = layout.batch(work, rows, coded);
+    if (coded < 0 || coded > coded_experts || coded_experts > rows || !layout.fill(*slots, work, rows)) return 5;
+    const Batch all = layout.batch(work, rows, coded, coded_experts);
     const std::vector<int64_t>& last = layout.last;
     const int64_t writes = end_of_writes(*body);
     const bool fewer = !every && (int64_t)last.size() < all.tokens && writes > 0;
@@ -201,14 +193,14 @@ STENTOR_EXPORT int64_t stentor_run_step(const Bound* body, const Bound* head, in
     if (const int64_t fault = run_program(first, all, threads)) return fault;
     if (last.empty()) return 0;
     if (fewer) {
-        gather(*body, first.count, last, all.coded);
-        if (const int64_t fault = run_program(rest, layout.ends(work, coded), threads)) return fault;
+        gather(*body, first.count, last);
+        if (const int64_t fault = run_program(rest, layout.ends(work, coded, coded_experts), threads)) return fault;
     }
     const Buffer &from = body->buffers[residual], &to = head->buffers[hidden];
     for (size_t i = 0; i < last.size(); ++i)
         std::copy_n(from.rows + (fewer ? (int64_t)i : last[i]) * from.stride, width, to.rows + (int64_t)i * to.stride);
     Batch batch = {};
-    batch.tokens = batch.coded = (int64_t)last.size();
+    batch.tokens = batch.coded = batch.coded_experts = (int64_t)last.size();
     batch.adapted = layout.adapted_ends(work);
     if (const int64_t fault = run_program(*head, batch, threads)) return fault;
     const Buffer& scores = head->buffers[logits];

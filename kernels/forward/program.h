@@ -27,11 +27,14 @@ enum Kind : int64_t {
 
 enum CacheType : int64_t { F32_CACHE = 0, BF16_CACHE = 1, INT8_CACHE = 2, FLOAT8_CACHE = 3 };
 
+enum Reader : int64_t { DENSE = 1, EXPERTS = 2 };  // of what NORM_AND_QUANTIZE or ACTIVATE prepares
+
 constexpr int64_t MAX_PHASES = 4;  // per instruction
 
 struct Instruction {
     int64_t kind, src, dst, add, activation_format;
     int64_t column, width, groups, activation, scratch_slot;
+    int64_t readers;  // the Readers of what it prepares
     int64_t phases;  // declared number; a program that declares fewer than its kind may run is refused
     int64_t heads, kv_heads, dim, half, window, blocks, block_size, cache_type, table_rows, group;
     int64_t centred, gated, interleaved, rotated_first;
@@ -62,8 +65,8 @@ struct Buffer {
 };
 
 // `slots` and `tables` hold all groups of layers, one after another: an instruction names its group. Tokens [0, coded)
-// multiply codes directly, later ones multiply expanded codes (linear_packed/expand.h). All tokens of a sequence are on
-// one side.
+// multiply codes directly, later ones expand those of dense layers (linear_packed/expand.h), and from `coded_experts` on
+// those of experts too.
 struct Batch {
     int64_t tokens;
     const int64_t *ids, *positions, *slots;
@@ -71,7 +74,7 @@ struct Batch {
     const int32_t *query_start, *seq_lens, *tables;
     int64_t table_width;
     low_rank::Rows adapted;  // the rows that have adapters
-    int64_t coded;
+    int64_t coded, coded_experts;
     int64_t slot_stride, table_stride;  // numbers from one group to the next
 
     const int64_t* slots_of(int64_t group) const { return slots + group * slot_stride; }
@@ -79,14 +82,15 @@ struct Batch {
 };
 
 // A program with its memory. `prepared` is the input of the next linears; its second slot is the output of a
-// GATE_UP_ACTIVATE, or what a MOE has between its products. `prepared_bytes` is the most per row.
+// GATE_UP_ACTIVATE, or what a MOE has between its products; its third is the input of a MOE for tokens that only dense
+// layers expand codes for. `prepared_bytes` is the most per row.
 struct Bound {
     const Instruction* instructions;
     int64_t count;
     const Buffer* buffers;
     int64_t buffer_count;
-    uint8_t* prepared[2];
-    int64_t prepared_bytes[2];
+    uint8_t* prepared[3];
+    int64_t prepared_bytes[3];
 };
 
 // The tokens of every slot, and its block tables, one group of layers after another.
@@ -104,19 +108,14 @@ struct Work {
     int64_t slot, start, count, sample, adapter;
 };
 
-constexpr int64_t WRONG_SEQUENCES = 4;
 constexpr int64_t NO_MEMORY = 6;  // no memory to plan the batch; nothing is written then
 constexpr int64_t WRONG_PHASES = 7;  // an unknown kind, or other phases than declared; nothing is written then
+constexpr int64_t WRONG_FORMS = 9;  // forms of rows that are not in this order; nothing is written then
 constexpr int64_t WRONG_ADAPTED = 8;  // a row with an adapter is not in the batch; nothing is written then
 
 // Runs a program. Returns 0, or an error (nothing is written then): 1 a token id outside the vocabulary, 2 a position
 // outside the rotary table, 3 a slot outside the cache, 4 a sequence whose lengths or blocks are out of range,
-// WRONG_PHASES or WRONG_ADAPTED. Throws std::bad_alloc. Defined in native.cpp.
+// WRONG_PHASES, WRONG_ADAPTED or WRONG_FORMS. Throws std::bad_alloc. Defined in native.cpp.
 int64_t run_program(const Bound& program, const Batch& batch, int64_t threads);
-
-// Returns the format in which products take an input that is otherwise kept as `format`.
-inline ActivationFormat taken_as(ActivationFormat format, bool expands) {
-    return expands && format == ActivationFormat::INT8 ? ActivationFormat::BF16 : format;
-}
 
 }  // namespace stentor

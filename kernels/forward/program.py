@@ -11,6 +11,8 @@ from ..linear_packed import BLOCK, ActivationFormat, PackedWeight, activation_fo
 from ..low_rank import AdapterSlots
 from ..moe import ExpertActivation, Router, check_gate, packed_experts
 from .instruction import (
+    DENSE,
+    EXPERTS,
     MAX_PHASES,
     NONE,
     CachedHeads,
@@ -136,6 +138,7 @@ class Program:
         self._check(dst, column + weight.shape[0])
         if bias is not None and bias.shape != weight.shape[:1]:
             raise ValueError(f"program: bias {tuple(bias.shape)} does not fit a weight {weight.shape}")
+        self._note_reader(DENSE)
         self._append(
             Instruction("linear", dst=dst, weight=weight, column=column, bias=bias, scratch_slot=self._scratch_slot)
         )
@@ -304,6 +307,7 @@ class Program:
             )
         if score_bias is not None and score_bias.shape != (experts,):
             raise ValueError(f"program: a score bias {tuple(score_bias.shape)} does not fit {experts} experts")
+        self._note_reader(EXPERTS)
         self._append(
             Instruction(
                 "moe",
@@ -414,13 +418,21 @@ class Program:
         del self.instructions[first:]
         return products[0], products[1], adapters
 
+    def _note_reader(self, reader: int) -> None:
+        """Notes who reads the input that is prepared for the next linears."""
+        if self._scratch_slot:  # of which only dense layers read
+            return
+        at = next(at for at in reversed(range(len(self.instructions))) if self.instructions[at].op in _PREPARING)
+        self.instructions[at] = replace(self.instructions[at], readers=self.instructions[at].readers | reader)
+
     def _check(self, buffer: int, width: int) -> None:
         if width > self.widths[buffer]:
             raise ValueError(f"program: {width} columns do not fit buffer {buffer} of {self.widths[buffer]}")
 
     @property
-    def prepared_bytes(self) -> tuple[int, int]:
-        """The most bytes of one token's prepared input, in each area."""
+    def prepared_bytes(self) -> tuple[int, int, int]:
+        """The most bytes of one token's prepared input, in each area: the third has that of experts whose codes are
+        not expanded, beside that of dense layers whose codes are."""
         sizes = [
             [
                 prepared_stride(i.activation_format, i.width) * (1 if i.router is None else i.router.top_k)
@@ -429,7 +441,10 @@ class Program:
             ]
             for ops in (_PREPARING, ("gate_up_activate", "moe"))
         ]
-        return max(sizes[0], default=0), max(sizes[1], default=0)
+        weights = [i.weight for i in self.instructions if i.op == "moe" and i.weight is not None]
+        formats = [(activation_format_of(weight.kind), weight.shape[1]) for weight in weights]
+        apart = [prepared_stride(format, width) for format, width in formats if format == "int8"]
+        return max(sizes[0], default=0), max(sizes[1], default=0), max(apart, default=0)
 
     def structs(self, caches: Sequence[tuple[Tensor, ...]]) -> "ctypes.Array[InstructionStruct]":
         """Returns the instructions as the native interpreter reads them, over these caches:

@@ -11,6 +11,11 @@ namespace stentor {
 
 static inline bool has_codes(const Packed& w) { return w.kind != F32 && w.kind != BF16; }
 
+// Returns the format in which products take an input that is otherwise kept as `format`. Rows are as long in either.
+static inline ActivationFormat taken_as(ActivationFormat format, bool expands) {
+    return expands && format == ActivationFormat::INT8 ? ActivationFormat::BF16 : format;
+}
+
 // Writes blocks [begin, end) of a tile of a weight with codes as a weight of bfloat16 has them. native_expand.cpp
 #if defined(STENTOR_TILES)
 void expand_blocks(const Packed& w, int64_t tile, int64_t begin, int64_t end, uint8_t* to);

@@ -65,7 +65,7 @@ struct Cut {
     Cut(const Packed& w, const Prepared& x, int64_t row_count, int64_t threads) {
         constexpr int64_t TILE_BYTES = 16 * 1024, TILES_TOGETHER = 8, FROM_ROWS = 5;
         const int64_t all = ceil_div(w.outputs, TILE), bytes = tile_bytes(w.kind, w.inputs);
-        rows = rows_of_block(row_count, rows_in_cache(x.stride), x.expands ? 1 : threads);  // each block expands them
+        rows = rows_of_block(row_count, rows_in_cache(x.bytes(w.inputs)), x.expands ? 1 : threads);  // each block expands them
         row_blocks = ceil_div(row_count, rows);
         tiles = std::max<int64_t>(2, TILE_BYTES / bytes / 2 * 2);
         if (tiles::form() != tiles::Form::NONE && row_count >= FROM_ROWS) tiles = std::max(tiles, TILES_TOGETHER);

@@ -9,11 +9,13 @@ namespace stentor {
 // Rows that are already in the format that the weight takes.
 struct Prepared {
     const uint8_t* rows;
-    int64_t stride;                  // bytes
+    int64_t stride;                  // bytes, of rows that are expanded as of those that are not
     const int32_t* index = nullptr;  // index among `rows` of each row; null: its own number
     bool expands = false;  // rows are bfloat16, and codes that they meet are expanded to it (expand.h)
 
     const uint8_t* at(int64_t row) const { return rows + (index ? index[row] : row) * stride; }
+    // Returns the bytes of a row that are read.
+    int64_t bytes(int64_t inputs) const { return expands ? prepared_stride(ActivationFormat::BF16, inputs) : stride; }
     // Returns the same rows for weights that have been expanded.
     Prepared unexpanded() const { return {rows, stride, index}; }
 };

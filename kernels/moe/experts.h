@@ -1,6 +1,7 @@
 // The products of experts and the tokens that chose them, as two phases over many items.
 #pragma once
 
+#include "../linear_packed/expand.h"
 #include "../linear_packed/gated.h"
 #include "room.h"
 #include "routing.h"
@@ -17,13 +18,24 @@ struct Experts {
     // Each expert has a gate and an up of `inner` outputs, or up alone.
     bool gated() const { return gate_up->outputs * hidden != down->outputs * inner; }
     int64_t inner_stride() const { return prepared_stride(inner_format(), inner); }
+    bool have_codes() const { return has_codes(*gate_up) || has_codes(*down); }
+};
+
+// The rows of tokens as experts take them. Those of tokens [first, end) are apart from the others.
+struct ExpertInputs {
+    const uint8_t* rows;
+    int64_t stride;
+    const uint8_t* apart = nullptr;
+    int64_t first = 0, end = 0;
+
+    const uint8_t* at(int64_t token) const { return (token >= first && token < end ? apart : rows) + token * stride; }
 };
 
 // act(gate) * up, or act(up), of each row of `routed`, in the input format of `down`; x has the tokens. Each thread has its
 // own: it copies the tokens of an expert side by side, as tiles load them, and keeps them for the next blocks of columns.
 class GateUpPhase {
    public:
-    GateUpPhase(const Experts& of, const Routed& routed, const Prepared& x, uint8_t* inner)
+    GateUpPhase(const Experts& of, const Routed& routed, const ExpertInputs& x, uint8_t* inner)
         : of(of), routed(routed), x(x), inner(inner) {}
 
     int64_t items() const { return (int64_t)routed.rows.size() * ceil_div(of.inner, BLOCK); }
@@ -33,19 +45,25 @@ class GateUpPhase {
         const Routed::Rows& rows = routed.rows[item / blocks];
         const bool gated = of.gated();
         const int64_t tile = rows.expert * (gated ? 2 : 1) * tiles;
-        const GateUp pair{of.gate_up,      gated ? of.gate_up : nullptr, of.gate_up_bias,
-                          of.gate_up_bias, tile,                         tile + tiles,
-                          of.inner,        of.activation,                of.inner_format(),
-                          of.weight_input ? routed.factors.data() + rows.first : nullptr};
         if (item / blocks != gathered) gather(item / blocks);
-        gate_up_block(pair, item % blocks, {beside, x.stride}, 0, rows.end - rows.first,
-                      inner + rows.first * of.inner_stride(), of.inner_stride());
+        const auto multiply = [&](int64_t first, int64_t end, bool expands) {
+            if (first == end) return;
+            const GateUp pair{of.gate_up,      gated ? of.gate_up : nullptr, of.gate_up_bias,
+                              of.gate_up_bias, tile,                         tile + tiles,
+                              of.inner,        of.activation,                taken_as(of.inner_format(), expands),
+                              of.weight_input ? routed.factors.data() + rows.first : nullptr};
+            const Prepared some{beside, x.stride, nullptr, expands && has_codes(*of.gate_up)};
+            gate_up_block(pair, item % blocks, some, first - rows.first, end - rows.first,
+                          inner + rows.first * of.inner_stride(), of.inner_stride());
+        };
+        multiply(rows.first, rows.middle, false);
+        multiply(rows.middle, rows.end, true);
     }
 
    private:
     const Experts& of;
     const Routed& routed;
-    const Prepared x;
+    const ExpertInputs x;
     uint8_t* const inner;  // [tokens * top_k, inner_stride]
     int64_t gathered = -1;  // index of the copied rows of `routed`
     uint8_t* beside = nullptr;
@@ -84,10 +102,12 @@ struct DownPhase {
         for (int64_t token = 0; token < tokens; ++token) std::fill_n(out + token * stride + column, width, 0.0f);
         for (const Routed::Rows& rows : routed.rows) {
             const int64_t tile = rows.expert * all + begin;
-            for (int64_t first = rows.first; first < rows.end; first += FEW) {
-                const int64_t end = std::min(first + FEW, rows.end);
+            for (int64_t first = rows.first, end; first < rows.end; first = end) {
+                const bool expands = first >= rows.middle;
+                end = std::min(first + FEW, expands ? rows.end : rows.middle);
                 const Destination to{sums, width, of.down_bias, first * width + tile * TILE};
-                multiply_tiles(*of.down, tile, tile + count, {inner, of.inner_stride()}, first, end, to);
+                const Prepared x{inner, of.inner_stride(), nullptr, expands && has_codes(*of.down)};
+                multiply_tiles(*of.down, tile, tile + count, x, first, end, to);
                 for (int64_t row = first; row < end; ++row) {
                     float* const sum = out + routed.tokens[row] * stride + column;
                     const vf factor = set1(of.weight_input ? 1.0f : routed.factors[row]);

@@ -49,7 +49,7 @@ STENTOR_EXPORT int64_t stentor_packed_experts(const Experts* of, int64_t count, 
     routed.reserve(tokens, top_k, count);
     std::copy_n(experts, all, routed.experts.begin());
     std::copy_n(weights, all, routed.weights.begin());
-    routed.sort(tokens, top_k, count);
+    routed.sort(tokens, top_k, count, tokens);
     const ActivationFormat format = activation_format_of(of->gate_up->kind);
     const int64_t bytes = prepared_stride(format, of->hidden);
     const Rows rows = rows_of(tokens * bytes), inner = rows_of(all * of->inner_stride());

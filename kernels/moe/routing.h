@@ -110,7 +110,7 @@ static inline void route_row(const Router& router, const float* logits, int32_t*
 // The choices of each token, and the same sorted by expert, then by token. A choice of -1 has no row.
 struct Routed {
     struct Rows {
-        int64_t expert, first, end;
+        int64_t expert, first, middle, end;  // those from the middle on expand codes
     };
     std::vector<int32_t> experts;  // [tokens, top_k]
     std::vector<float> weights;
@@ -127,7 +127,8 @@ struct Routed {
         rows.reserve(std::max(all, rows.capacity()));
     }
 
-    void sort(int64_t token_count, int64_t top_k, int64_t expert_count) {
+    // Tokens before `coded` multiply codes directly.
+    void sort(int64_t token_count, int64_t top_k, int64_t expert_count, int64_t coded) {
         ends.assign((size_t)expert_count, 0);
         for (int64_t i = 0; i < token_count * top_k; ++i)
             if (experts[i] >= 0) ++ends[experts[i]];
@@ -136,7 +137,7 @@ struct Routed {
             const int64_t count = ends[expert], end = begin + count;
             ends[expert] = begin;
             const int64_t step = count ? rows_of_block(count, GATED_ROWS, 1) : 1;  // threads split the columns
-            for (; begin < end; begin += step) rows.push_back({expert, begin, std::min(begin + step, end)});
+            for (; begin < end; begin += step) rows.push_back({expert, begin, 0, std::min(begin + step, end)});
             begin = end;
         }
         for (int64_t token = 0; token < token_count; ++token)
@@ -146,6 +147,9 @@ struct Routed {
                 const int64_t to = ends[experts[from]]++;
                 tokens[to] = (int32_t)token, factors[to] = weights[from];
             }
+        const auto place = [&](int64_t at) { return tokens.begin() + at; };
+        for (Rows& each : rows)
+            each.middle = std::lower_bound(place(each.first), place(each.end), (int32_t)coded) - tokens.begin();
     }
 };
 

@@ -31,14 +31,17 @@ POOL = 14
 """Blocks that are too few for all."""
 
 
-@pytest.fixture(scope="module", params=["llama", "lfm2"])
+@pytest.fixture(scope="module", params=["llama", "lfm2", "qwen2moe"])
 def file(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of a model whose pass is a single program, and of one whose mixers are called on the way."""
+    """Of a model whose pass is a single program, of one whose mixers are called on the way, and of one with experts,
+    which expand codes for prompts that are longer by half."""
     file = tmp_path_factory.mktemp(request.param) / "m.gguf"
     if request.param == "llama":
         write_gguf(file, tiny_model("llama"), "llama", KIND)
     else:
-        write_family(file, made("lfm2", file.parent), "lfm2", dict.fromkeys(("attn", "ffn", "_proj"), KIND))
+        name, ffn = {"qwen2moe": ("qwen2-moe", "ffn_down_exps")}.get(request.param, (request.param, "ffn_down"))
+        coded = ("attn", "ffn_gate", "ffn_up", ffn, "_proj")  # the last product of a shared expert reads 48 numbers
+        write_family(file, made(name, file.parent), request.param, dict.fromkeys(coded, KIND))
     return file
 
 

@@ -249,10 +249,11 @@ class Sequences:
         )
         return ids, torch.cat(places), batch
 
-    def step(self, *spans: Span, coded: int | None = None) -> list[Tensor]:
-        """Hidden states [count, hidden] of each span; rows before ``coded`` multiply codes as they are."""
+    def step(self, *spans: Span, coded: int | None = None, coded_experts: int | None = None) -> list[Tensor]:
+        """Hidden states [count, hidden] of each span; rows before ``coded`` multiply codes as they are, and rows before
+        ``coded_experts`` those of experts."""
         ids, positions, batch = self.inputs(spans)
-        self.forward.run(len(ids), ids, positions, [batch], coded=coded)
+        self.forward.run(len(ids), ids, positions, [batch], coded=coded, coded_experts=coded_experts)
         hidden = self.forward.buffer(self.hidden, len(ids)).clone()
         return list(hidden.split([count for _, _, count in spans]))
 

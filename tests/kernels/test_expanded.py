@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from stentor.kernels import native
+from stentor.kernels import Router, native
 from stentor.kernels.forward import Forward, Program, activation_format_of
 from stentor.kernels.linear_packed import PackedKind, PackedWeight, Scaling, empty_packed, pack_plain_
 from stentor.kernels.linear_packed.reference import dequantize
@@ -16,11 +16,12 @@ from stentor.kernels.linear_packed.weight import PARTS
 from stentor.kernels.low_rank import AdapterRows
 from stentor.kernels.native.processor import TileForm, force_tiles, tile_form
 from stentor.tests.kernels.forward_shapes import SHAPES
-from stentor.tests.kernels.helpers import COMPILES, assert_close, assert_same_bits, normal, thread_count
+from stentor.tests.kernels.helpers import COMPILES, assert_same_bits, normal, thread_count
 from stentor.tests.kernels.packed_weights import KINDS, packed_weight
 from stentor.tests.kernels.programs import Sequences
 from stentor.tests.kernels.test_forward_adapters import HIDDEN, network
 from stentor.tests.kernels.test_forward_step import step_over
+from stentor.tests.kernels.test_moe_forward import recorded
 from stentor.tests.kernels.tile_library import IS_X86, calls_to, emulated
 
 pytestmark = [
@@ -179,23 +180,14 @@ def test_a_pass_over_sequences_of_both_is_one_over_each(form: TileForm, name: st
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_sequence_that_is_in_neither_is_refused(form: TileForm) -> None:
-    with on(form):
-        sequences = Sequences(replace(SHAPES["mixed"], positions=64), (20, 20))
-        with pytest.raises(IndexError, match="lengths or a block table"):
-            sequences.step((0, 0, 20), (1, 0, 20), coded=19)
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_experts_keep_their_codes(form: TileForm) -> None:
-    shape = replace(SHAPES["experts in codes"], positions=ROWS)
+def test_experts_keep_their_codes_for_rows_that_only_dense_layers_expand(form: TileForm) -> None:
+    program, x, y, _ = recorded("q4", Scaling(), Router(2), into=False)
+    given = normal(ROWS, program.widths[x], seed=9)
     with on("none"):
-        (expected,) = Sequences(shape, (ROWS,)).step((0, 0, ROWS))
+        expected = result(program, given, x, y)
     with on(form):
-        sequences = Sequences(shape, (ROWS,))
-        assert not sequences.forward.expands
-        (found,) = sequences.step((0, 0, ROWS), coded=0)
-    assert_close(found, expected, 1e-5)
+        assert Forward(program, variant="native").expands
+        assert_same_bits(result(program, given, x, y), expected)
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -85,6 +85,8 @@ class ModelPass:
         reads = model.programs(caches) if isinstance(model, PoolingModel) and caches else self._programs
         self._expands = reads is not None and reads.expands
         """Whether the products of long prompts expand coded weights, so that their rows come last."""
+        self._tokens_per_row = 1.0 if reads is None else reads.tokens_per_row
+        """Experts' products expand theirs for prompts that are longer by this factor; their rows come last of all."""
         self._step = (
             None if self._programs is None else self._programs.step_over(rows.tokens, rows.blocks, rows.block_size)
         )
@@ -110,42 +112,55 @@ class ModelPass:
             every: return the hidden states of all tokens.
             taps: return the stream before these layers.
         """
-        order, coded = self._order(rows)
+        order, forms = self._order(rows)
         if order == list(range(len(rows))):
-            return self._run(rows, coded, extras, every=every, taps=taps)
-        passed = self._run([rows[at] for at in order], coded, extras, every=every, taps=taps)
+            return self._run(rows, forms, extras, every=every, taps=taps)
+        passed = self._run([rows[at] for at in order], forms, extras, every=every, taps=taps)
         return _in_order(passed, rows, order)
 
-    def _order(self, rows: Sequence[RowStep]) -> tuple[list[int], int]:
-        """The order in which the rows are computed, and how many of the first multiply by coded weights without
-        expanding them.
+    def _order(self, rows: Sequence[RowStep]) -> tuple[list[int], tuple[int, int]]:
+        """The order in which the rows are computed, and how many of the first multiply by coded weights of dense
+        layers, and of experts, without expanding them.
 
         Those come first; among them, and among the others, the rows of few tokens, where that matters.
         """
-        expands = [self._expands and self._rows.expands(row) for row in rows]
+        expands = [self._expansions(row) for row in rows]
         many = [self._decodes_first and not few_tokens(row) for row in rows]
         order = list(range(len(rows)))
         if self._expands or self._decodes_first:
             order.sort(key=lambda at: (expands[at], many[at]))
-        return order, expands.count(False)
+        return order, (expands.count(0), len(rows) - expands.count(2))
+
+    def _expansions(self, row: RowStep) -> int:
+        """0 if no product of the row expands coded weights, 1 if those of dense layers do, 2 if all do."""
+        if not self._expands:
+            return 0
+        return self._rows.expands(row) + self._rows.expands(row, self._tokens_per_row)
 
     def _run(
-        self, rows: Sequence[RowStep], coded: int, extras: RowExtras | None, *, every: bool, taps: tuple[int, ...]
+        self,
+        rows: Sequence[RowStep],
+        forms: tuple[int, int],
+        extras: RowExtras | None,
+        *,
+        every: bool,
+        taps: tuple[int, ...],
     ) -> PassResult:
         """Run rows in their order, in one of the ways of the class.
 
-        ``coded``: how many of the first rows multiply by coded weights without expanding them.
+        ``forms``: how many of the first rows multiply by coded weights of dense layers, and of experts, without
+        expanding them.
         """
         only_tokens = extras is None or not extras.concerns(rows)
         adapted = self._has_adapters and self._rows.any_adapted(rows)
         if only_tokens and not taps and self._step is not None and (not adapted or self._program_adapts(rows)):
-            return self._run_program(self._step, rows, coded, every=every)
+            return self._run_program(self._step, rows, forms, every=every)
         graphs = self._graphs
         if only_tokens and not adapted and graphs is not None and (graphs.keeps_hidden or not every):
             replayed = graphs.run(rows)
             if replayed is not None:  # there is a graph of this size
                 return self._result_of(replayed, rows)
-        return self._run_forward(rows, coded, extras, every=every, taps=taps)
+        return self._run_forward(rows, forms, extras, every=every, taps=taps)
 
     def _program_adapts(self, rows: Sequence[RowStep]) -> bool:
         """Whether the program computes all that the rows' adapters change."""
@@ -154,12 +169,19 @@ class ModelPass:
         return self._programs.adapts and not self._model.adapted_beside(self._rows.adapters[row.slot] for row in rows)
 
     def _run_forward(
-        self, rows: Sequence[RowStep], coded: int, extras: RowExtras | None, *, every: bool, taps: tuple[int, ...]
+        self,
+        rows: Sequence[RowStep],
+        forms: tuple[int, int],
+        extras: RowExtras | None,
+        *,
+        every: bool,
+        taps: tuple[int, ...],
     ) -> PassResult:
         """Run the model's forward over blocks of the caches, or over whole texts."""
         batch = build_batch(rows, self._rows, None if self._whole else self._caches, self._device)
         if self._expands:
-            batch = replace(batch, forward=replace(batch.forward, coded=sum(row.count for row in rows[:coded])))
+            coded, coded_experts = (sum(row.count for row in rows[:count]) for count in forms)
+            batch = replace(batch, forward=replace(batch.forward, coded=coded, coded_experts=coded_experts))
         if extras is not None:
             batch = replace(batch, forward=extras.extend(batch.forward, rows))
         tapped = Taps(taps)
@@ -196,7 +218,7 @@ class ModelPass:
             return self._model.logits(hidden, adapters=adapters)
         return self._model.logits(hidden)
 
-    def _run_program(self, step: Step, rows: Sequence[RowStep], coded: int, *, every: bool) -> PassResult:
+    def _run_program(self, step: Step, rows: Sequence[RowStep], forms: tuple[int, int], *, every: bool) -> PassResult:
         """Run the whole pass as one call, from the row tables to logits."""
         assert self._programs is not None
         assert isinstance(self._model, Decoder)
@@ -205,7 +227,7 @@ class ModelPass:
             (row.slot, row.start, row.count, 1 + row.num_drafts if row.sample else 0, adapters[row.slot])
             for row in rows
         ]
-        found = step.run(work, every=every, coded=coded)
+        found = step.run(work, every=every, coded=forms[0], coded_experts=forms[1])
         states = None
         if every:
             starts = list(itertools.accumulate((row.count for row in rows[:-1]), initial=0))

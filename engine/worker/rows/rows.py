@@ -159,12 +159,12 @@ class RowTable:
         """Whether any of these rows has an adapter."""
         return any(self.adapters[row.slot] >= 0 for row in rows)
 
-    def expands(self, row: RowStep) -> bool:
+    def expands(self, row: RowStep, tokens_per_row: float = 1.0) -> bool:
         """Whether the row's products should expand coded weights, see :data:`EXPANDED_FROM`.
 
-        All of its positions are in the prompt, or all behind it.
+        All of its positions are in the prompt, or all behind it. Of ``tokens_per_row`` tokens the weights meet one.
         """
-        return not self.drawn(row) and self._prompt_len[row.slot] >= EXPANDED_FROM
+        return not self.drawn(row) and self._prompt_len[row.slot] >= EXPANDED_FROM * tokens_per_row
 
     def drawn(self, row: RowStep) -> bool:
         """Whether all of its positions are behind the prompt, also when they are computed again after a worker's

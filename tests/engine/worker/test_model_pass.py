@@ -63,3 +63,22 @@ def test_a_device_computes_rows_with_drafts_before_prompts_and_answers_in_the_pl
     assert expected.shape == (5, tiny.VOCAB)  # of the first row, and of the last with its drafts
     torch.testing.assert_close(run(decodes_first=True), expected, rtol=1e-5, atol=1e-5)
     assert (as_planned, model.decodes) == ((0, 1, None), (1, 4, 4))
+
+
+def test_rows_come_by_what_their_products_expand(model: _Watched) -> None:
+    """Sampled tokens and short prompts expand nothing, longer prompts dense layers, still longer ones experts too."""
+    table = RowTable(5, 96, BLOCK)
+    lengths = (48, 47, 31, 32, 49)
+    for slot, length in enumerate(lengths):
+        table.add(
+            NewRow(slot, [1] * length, length, SamplingParams(max_tokens=9), 0, list(range(6 * slot, 6 * slot + 6)))
+        )
+    passes = ModelPass(
+        model, allocate_caches(model.config.cache_groups, 30, BLOCK, CPU, torch.float32), table, CPU, None
+    )
+    rows = [RowStep(slot, 0, length, [], True) for slot, length in enumerate(lengths[:4])]
+    rows.append(RowStep(4, 49, 1, [], True))
+    passes._expands, passes._tokens_per_row = True, 1.5
+    assert passes._order(rows) == ([2, 4, 1, 3, 0], (2, 4))
+    passes._expands = False
+    assert passes._order(rows) == ([0, 1, 2, 3, 4], (5, 5))
