@@ -40,7 +40,11 @@ def test_a_file_without_sizes_is_the_small_model() -> None:
     assert (spec.streams.blocks, spec.streams.inputs_of(4), spec.streams.inputs_of(5)) == (8, 1, 3)
 
 
-MINI: dict[str, Any] = {"architectures": ["Inkling2LoopForCausalLM"], "model_type": "inkling2_loop_text", "hidden_size": 2304}
+MINI: dict[str, Any] = {
+    "architectures": ["Inkling2LoopForCausalLM"],
+    "model_type": "inkling2_loop_text",
+    "hidden_size": 2304,
+}
 
 
 def test_the_middle_layers_of_a_mini_run_three_times() -> None:
