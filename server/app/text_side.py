@@ -11,6 +11,7 @@ from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.loading.generation_config import GenerationConfig, generation_config_from_hf
 from stentor.engine.loading.safetensors_index import read_json
 from stentor.engine.model_config.config_fields import ConfigError
+from stentor.engine.model_config.seq2seq.text import TextToTextConfig
 
 from ..config.limits import TemplateLimits
 from ..config.models import ModelConfig
@@ -76,7 +77,9 @@ def open_text_side(
         checkpoint.config.architecture,
         " ".join(tokenizer.added_texts),
     )
-    if not marks:
+    spec = checkpoint.config
+    about_pictures = isinstance(spec, TextToTextConfig) and spec.pictures is not None
+    if not marks and not about_pictures:
         logger.info("the model has no chat template: it completes texts; for chat give --chat-template")
     if taken := sorted(config.default_chat_template_kwargs.keys() & pool.chat_template.reserved):
         raise CheckpointError(f"--default-chat-template-kwargs: the server sets {', '.join(taken)}; leave it out.")

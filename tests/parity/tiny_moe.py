@@ -135,7 +135,7 @@ def is_mixture(model: Any) -> bool:
 
 def _routers(model: Any) -> list[Any]:
     named = ((type(module).__name__, module) for module in model.modules())
-    others = "ForgetGate", "ResidualGate"
+    others = "ForgetGate", "MessageGate", "ResidualGate"
     return [
         module
         for name, module in named
