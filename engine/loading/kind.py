@@ -8,12 +8,11 @@ import msgspec
 
 from ..model_config.encoders.hf import is_encoder
 from ..model_config.hf.qwen3_asr import is_aligner
-from ..model_config.seq2seq.seamless import MODEL_TYPES as SEAMLESS_TYPES
-from ..model_config.speech.seamless import SPEECH_TO_TEXT as SEAMLESS
 from .voice_files import KOKORO_TYPE
 
 ModelKind = Literal["chat", "transcription", "speech", "embedding"]
 
+_SEAMLESS: Final = ("SeamlessM4T", "SeamlessM4Tv2")
 _TRANSCRIPTION: Final = frozenset(
     {
         *("whisper", "voxtral_realtime", "moonshine", "moonshine_streaming"),
@@ -22,7 +21,7 @@ _TRANSCRIPTION: Final = frozenset(
         *("cohere_asr", "CohereAsrForConditionalGeneration"),
         *("parakeet_ctc", "parakeet_rnnt", "ParakeetForRNNT", "parakeet_tdt", "ParakeetForTDT"),
         *("kyutai_speech_to_text", "KyutaiSpeechToTextForConditionalGeneration"),
-        *SEAMLESS,
+        *(f"{version}{which}" for version in _SEAMLESS for which in ("ForSpeechToText", "Model", "ForSpeechToSpeech")),
         *("speech_to_text", "Speech2TextForConditionalGeneration"),
         *("nemotron_asr_streaming", "NemotronAsrStreamingForRNNT", "nemotron3_5_asr", "Nemotron3_5AsrForRNNT"),
     }
@@ -35,7 +34,7 @@ _SPEAKING: Final = frozenset(
         *("gradium_phonon_tts", "GradiumPhononTTSForConditionalGeneration"),
         *("csm", "CsmForConditionalGeneration", "dia", "DiaForConditionalGeneration"),
         *("bark", "BarkModel", "musicgen", "MusicgenForConditionalGeneration"),
-        *(f"{version}ForTextToSpeech" for version in SEAMLESS_TYPES),
+        *(f"{version}ForTextToSpeech" for version in _SEAMLESS),
         *("higgs_audio_v2", "HiggsAudioV2ForConditionalGeneration"),
         *("vibevoice", "VibeVoiceForConditionalGeneration", "SpeechT5ForTextToSpeech"),
     }

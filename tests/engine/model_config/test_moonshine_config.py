@@ -36,7 +36,7 @@ def test_the_published_sizes_are_read() -> None:
         ({"decoder_num_key_value_heads": 2}, "decoder_num_key_value_heads is 2, expected 8"),
         ({"tie_word_embeddings": False}, "tie_word_embeddings is off"),
         ({"hidden_size": 100}, "100 dimensions do not divide among 8 heads"),
-        ({"decoder_hidden_act": "tanh"}, "decoder_hidden_act is 'tanh', expected one of gelu, silu, relu"),
+        ({"decoder_hidden_act": "tanh"}, "decoder_hidden_act is 'tanh', expected one of gelu, silu, swish, relu"),
         ({"rope_scaling": {"rope_type": "linear", "factor": 2.0}}, "of the kind 'linear', expected 'default'"),
         ({"vocab_size": "many"}, "vocab_size"),
     ],
