@@ -273,7 +273,7 @@ class LocalEngine:
         for end in batch.finished:
             outcome = self.outcomes[end.rid, end.index]
             assert outcome.finished is None, "two terminal messages"
-            if end.rid in self._experts:
+            if end.rid in self._experts and end.reason not in ("error", "abort"):
                 outcome.experts = self._experts[end.rid].of(end.index, len(outcome.tokens))
             outcome.finished = end
 

@@ -200,7 +200,7 @@ def draw_params(rng: random.Random, setting: Setting) -> SamplingParams:
         logprobs=len(named) if named else logprobs,
         logprob_token_ids=named,
         prompt_logprobs=some(rng.choice([0, 2]), None, 0.15),
-        routed_experts=rng.choice([None, 0, 0, 3]) if setting.worker.get("return_routed_experts") else None,
+        routed_experts=rng.choice([None, 0, 0, 1]) if setting.worker.get("return_routed_experts") else None,
         num_drafts=some(rng.choice([0, 1]), None),
         processed_logprobs=some(True, False),
         logits=some(True, False, 0.05),
