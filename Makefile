@@ -132,7 +132,7 @@ kernels: $(STAMP) ## every case of the kernel tests: interpreted where there is 
 arm: $(STAMP) ## AArch64 under an emulator: vector code, tests in an emulated Python, a chat answer like this machine's; ARGS="tests/..." runs these alone
 	$(BIN)/python -P -m stentor.tests.arm $(ARGS)
 
-sanitize: $(STAMP) ## the native kernels under AddressSanitizer; ARGS="tests/kernels/test_linear.py" runs these alone
+sanitize: $(STAMP) ## the native kernels under AddressSanitizer and UndefinedBehaviorSanitizer; ARGS="tests/kernels/test_linear.py" runs these alone
 	$(BIN)/python -P -m stentor.tests.sanitizer $(ARGS)
 
 chaos: $(STAMP) ## kill processes under live streams, send random requests, poison and bombs; figures go to RESULTS

@@ -1,4 +1,5 @@
-"""The native kernels under AddressSanitizer, which ends a process that reads or writes beside its memory.
+"""The native kernels under AddressSanitizer and UndefinedBehaviorSanitizer, which end a process that reads or writes
+beside its memory, or computes what C++ does not define.
 
 ``make sanitize``. A compiler that instruments what it compiles stands before the others on ``PATH``, and its library is
 kept in ``.sanitized``; nothing else of the program is changed. Memory of the C heap is watched, where torch has the
@@ -16,7 +17,12 @@ from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 HOME: Final = ROOT / ".sanitized"
-_OPTIONS: Final = "-fsanitize=address -fno-omit-frame-pointer -g1 -O1"
+_SANITIZERS: Final = "address,undefined"
+# the sizes of objects are left to AddressSanitizer, which knows those of all
+_OPTIONS: Final = (
+    f"-fsanitize={_SANITIZERS} -fno-sanitize=object-size -fno-sanitize-recover=undefined "
+    "-fno-omit-frame-pointer -g1 -O1"
+)
 """The last level of optimisation counts."""
 _TESTS: Final = ("tests/kernels", "tests/engine/layers")
 _CHOSEN: Final = (
@@ -33,8 +39,10 @@ extern "C" __attribute__((visibility("default"))) int overrun(int at) {
     volatile char *few = static_cast<char *>(std::malloc(8));
     return few[at];
 }
+extern "C" __attribute__((visibility("default"))) int shifted(int by) { return 1 << by; }
 """
-_SHOWS: Final = "heap-buffer-overflow"
+_SHOWN: Final = {"overrun": (8, "heap-buffer-overflow"), "shifted": (32, "shift exponent 32 is too large")}
+"""What ends a process, and how the report of it reads."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -49,7 +57,11 @@ def main(arguments: Sequence[str]) -> int:
     wrapper.parent.mkdir(parents=True, exist_ok=True)
     wrapper.write_text(f'#!/bin/sh\nexec "{compiler}" "$@" {_OPTIONS}\n')
     wrapper.chmod(wrapper.stat().st_mode | stat.S_IXUSR)
-    plain = {**os.environ, "PATH": f"{wrapper.parent}{os.pathsep}{os.environ['PATH']}", "XDG_CACHE_HOME": str(HOME)}
+    plain = {
+        **os.environ,
+        "PATH": f"{wrapper.parent}{os.pathsep}{os.environ['PATH']}",
+        "XDG_CACHE_HOME": str(HOME / _SANITIZERS),
+    }
     watched = {
         **plain,
         "LD_PRELOAD": " ".join(map(str, libraries)),
@@ -58,11 +70,9 @@ def main(arguments: Sequence[str]) -> int:
         "OMP_NUM_THREADS": "1",
     }
     if not _sees(wrapper, watched):
-        print(
-            f"AddressSanitizer did not report an overrun that was made for it: {compiler} or its libasan.so is broken"
-        )
+        print(f"the sanitizers did not report what was made for them: {compiler}, libasan.so or libubsan.so is broken")
         return 2
-    print("==> compiling the kernels with AddressSanitizer (minutes, the first time)", flush=True)
+    print("==> compiling the kernels with sanitizers (minutes, the first time)", flush=True)
     subprocess.run([sys.executable, "-P", "-c", _BUILD], cwd=ROOT, env=plain, check=True)
     used = subprocess.run(
         [sys.executable, "-P", "-c", _USED], cwd=ROOT, env=watched, capture_output=True, text=True, check=True
@@ -81,19 +91,21 @@ def _library(compiler: str, name: str) -> Path | None:
 
 
 def _sees(compiler: Path, environment: Mapping[str, str]) -> bool:
-    """Whether a library that reads beyond its memory ends the process that has loaded it, with a report."""
+    """Whether a library that reads beyond its memory, or shifts by too much, ends the process that has loaded it, with
+    a report."""
     source, made = HOME / "overrun.cpp", HOME / "overrun.so"
     source.write_text(_OVERRUN)
     plain = {**environment, "LD_PRELOAD": ""}
     subprocess.run([compiler, "-shared", "-fPIC", source, "-o", made], env=plain, check=True)
     found = []
-    for at in (0, 8):
-        code = f"import ctypes; ctypes.CDLL({str(made)!r}).overrun({at})"
-        done = subprocess.run(
-            [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
-        )
-        found.append((done.returncode != 0, _SHOWS in done.stderr))
-    return found == [(False, False), (True, True)]
+    for function, (wrong, report) in _SHOWN.items():
+        for given in (0, wrong):
+            code = f"import ctypes; ctypes.CDLL({str(made)!r}).{function}({given})"
+            done = subprocess.run(
+                [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
+            )
+            found.append((done.returncode != 0, report in done.stderr))
+    return found == [(False, False), (True, True)] * len(_SHOWN)
 
 
 if __name__ == "__main__":
