@@ -234,6 +234,16 @@ static inline vf without_lane(vf x, int32_t lane) {
     return select(lanes == lane, vf{}, x);
 }
 
+#if defined(__AVX512F__)
+// As _mm512_reduce_add_epi32, whose additions may not overflow.
+static inline int32_t wrapping_sum(__m512i x) {
+    const __m256i eight = _mm256_add_epi32(_mm512_castsi512_si256(x), _mm512_extracti64x4_epi64(x, 1));
+    __m128i sum = _mm_add_epi32(_mm256_castsi256_si128(eight), _mm256_extracti128_si256(eight, 1));
+    sum = _mm_add_epi32(sum, _mm_shuffle_epi32(sum, 0x4e));
+    return _mm_cvtsi128_si32(_mm_add_epi32(sum, _mm_shuffle_epi32(sum, 0xb1)));
+}
+#endif
+
 // Rounds all inputs to the nearest step, half to even. 255 steps span the largest of all inputs but the peak. A peak
 // that is not finite is stored in `excess`.
 static inline void quantize_block(const float* x, int64_t n, ByteBlock* out) {
@@ -260,8 +270,8 @@ static inline void quantize_block(const float* x, int64_t n, ByteBlock* out) {
     for (int i = 0; i < BLOCK_REGISTERS; ++i) q[i] = (vi)(part[i] * inverse + magic) - (vi)magic;
     int64_t low = 0, high = 0;
 #if defined(__AVX512F__)
-    low = _mm512_reduce_add_epi32((__m512i)q[0]);
-    high = _mm512_reduce_add_epi32((__m512i)q[1]);
+    low = wrapping_sum((__m512i)q[0]);
+    high = wrapping_sum((__m512i)q[1]);
     _mm_store_si128((__m128i*)out->q, _mm512_cvtepi32_epi8((__m512i)q[0]));
     _mm_store_si128((__m128i*)(out->q + 16), _mm512_cvtepi32_epi8((__m512i)q[1]));
 #elif defined(__AVX2__)
@@ -270,7 +280,8 @@ static inline void quantize_block(const float* x, int64_t n, ByteBlock* out) {
     const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);  // packing goes by halves of a register
     const __m256i bytes = _mm256_permutevar8x32_epi32(_mm256_packs_epi16(early, late), order);
     _mm256_store_si256((__m256i*)out->q, bytes);
-    __m256i both = _mm256_hadd_epi32((__m256i)(q[0] + q[1]), (__m256i)(q[2] + q[3]));
+    __m256i both = _mm256_hadd_epi32(_mm256_add_epi32((__m256i)q[0], (__m256i)q[1]),
+                                     _mm256_add_epi32((__m256i)q[2], (__m256i)q[3]));
     both = _mm256_hadd_epi32(both, both);
     const __m128i sums = _mm_add_epi32(_mm256_castsi256_si128(both), _mm256_extracti128_si256(both, 1));
     low = _mm_extract_epi32(sums, 0);
@@ -300,14 +311,16 @@ static inline void quantize_block(const float* x, int64_t n, ByteBlock* out) {
     std::memcpy(out->digits, out->high + at / 4 * 4, sizeof out->digits);
 #endif
     (at < 16 ? low : high) += steps;
+    // Numbers that are not finite leave codes of any size, which wrap; results of such a row are not finite either.
     const int32_t all = (int32_t)(low + high);
+    const auto times = [](int32_t codes, int32_t factor) { return (int32_t)((uint32_t)codes * (uint32_t)factor); };
     out->scale = scale;
     out->excess = reached ? 0.0f : peak - scale * (float)steps;
     out->sum = scale * (float)all + out->excess;
     out->beyond = (float)(digit * DIGIT);
-    out->minus8 = -8 * all;
-    out->minus128 = CENTRED ? 0 : -128 * all;
-    out->half128 = CENTRED ? 0 : -128 * (int32_t)low;
+    out->minus8 = times(all, -8);
+    out->minus128 = CENTRED ? 0 : times(all, -128);
+    out->half128 = CENTRED ? 0 : times((int32_t)low, -128);
     out->peak_at = (int16_t)at;
     out->shifts[0] = (uint8_t)(at % 4 * 8 + at / 16 * 4);
     out->shifts[1] = (uint8_t)(at % 4 * 8);
