@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from stentor.tests.engine.combinations.cases import Case, draw_asks, draw_events, draw_setting
+from stentor.tests.engine.combinations.checkpoints import SOURCES
 from stentor.tests.engine.combinations.playing import Models, play
 from stentor.tests.engine.combinations.shrinking import TRIES, shrink
-from stentor.tests.parity import tiny
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -30,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--most-problems", type=int, default=20)
     given = parser.parse_args(arguments)
     models = Models(Path(given.folder or tempfile.mkdtemp()))
-    names = given.models.split(",") if given.models else list(tiny.ARCHITECTURES)
+    names = given.models.split(",") if given.models else list(SOURCES)
     until = time.monotonic() + given.seconds
     counts: collections.Counter[str] = collections.Counter()
     refusals: collections.Counter[str] = collections.Counter()

@@ -9,13 +9,14 @@ from msgspec.structs import replace
 
 from stentor.protocols.ipc.actors import Thinking
 from stentor.protocols.ipc.sampling import NoRepeat, SamplingParams
-from stentor.tests.parity import tiny
+from stentor.tests.engine.combinations.checkpoints import NUM_MEDIA, SOURCES
 
 LONGEST: Final = 96
 """Of a sequence."""
 NUM_ADAPTERS: Final = 2
-Drafts = Literal["", "ngram", "suffix", "oracle", "itself", "near"]
-"""``oracle`` proposes what the plain engine drew, some of it wrong; ``near`` is the model itself with noise."""
+Drafts = Literal["", "ngram", "suffix", "oracle", "itself", "near", "head"]
+"""``oracle`` proposes what the plain engine drew, some of it wrong; ``near`` is the model itself with noise; ``head``
+is its checkpoint's."""
 Kind = Literal["worker_dies", "engine_dies", "sleep", "reset_prefix_cache", "recompute", "pause"]
 
 
@@ -23,7 +24,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     """How a model is served."""
 
     model: str
-    """Of :data:`stentor.tests.parity.tiny.ARCHITECTURES`."""
+    """Of :data:`.checkpoints.SOURCES`."""
     numerics: dict[str, Any] = {}
     """Fields of the worker's configuration that change results. The plain engine has them too."""
     worker: dict[str, Any] = {}
@@ -49,6 +50,8 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     """One request."""
 
     prompt: list[int]
+    media: list[int] = []
+    """Numbers of the pictures among its first tokens, or of the text that an encoder gets."""
     params: SamplingParams
     seeds: list[int]
     at: int = 0
@@ -79,6 +82,8 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
 
 def draw_setting(rng: random.Random, models: Sequence[str], split: float = 0.0) -> Setting:
     """One of very many, each with some of what can be turned on. ``split``: how often several workers have a model."""
+    model = rng.choice(list(models))
+    source = SOURCES[model]
     worker: dict[str, Any] = {
         "block_size": rng.choice([16, 16, 32, 48]),
         "max_num_seqs": rng.choice([1, 2, 3, 5, 8, 16, 16]),
@@ -86,10 +91,15 @@ def draw_setting(rng: random.Random, models: Sequence[str], split: float = 0.0) 
     }
     if rng.random() < 0.3:
         worker["kv_offloading_size"] = rng.choice([256 << 10, 1 << 20])
-    if rng.random() < 0.25:
+    answers = source.beside == "text"
+    if rng.random() < 0.25 and not answers:
         worker |= {"enable_lora": True, "max_loras": rng.choice([1, 2]), "max_lora_rank": 4}
     drafts: Drafts = rng.choice(["", "", "ngram", "suffix", "oracle", "oracle", "itself", "near"])
-    if not drafts and rng.random() < 0.3:
+    if source.head is not None and rng.random() < 0.7:
+        drafts = "head"
+    if answers:
+        drafts = ""
+    if not drafts and not answers and rng.random() < 0.3:
         worker["return_routed_experts"] = True
     numerics: dict[str, Any] = {}
     if rng.random() < 0.25:
@@ -106,8 +116,10 @@ def draw_setting(rng: random.Random, models: Sequence[str], split: float = 0.0) 
         "max_prefill_chunk": rng.choice([1, 4, 7, 16, 32, 256]),
         "max_admitted_tokens": rng.choice([0, 0, 1, 8]),
     }
+    for name in ("max_num_batched_tokens", "max_prefill_chunk"):
+        limits[name] = max(limits[name], source.least_step)
     return Setting(
-        model=rng.choice(list(models)),
+        model=model,
         numerics=numerics,
         worker=worker,
         drafts=drafts,
@@ -124,8 +136,9 @@ def draw_setting(rng: random.Random, models: Sequence[str], split: float = 0.0) 
 
 def draw_asks(rng: random.Random, setting: Setting, most: int = 16) -> list[Ask]:
     """Whose prompts begin alike, so that they meet in the prefix cache."""
-    stems = [_tokens(rng, LONGEST) for _ in range(rng.choice([1, 2, 3]))]
-    stems.append(_tokens(rng, 3) * (LONGEST // 3))
+    words = SOURCES[setting.model].words
+    stems = [_tokens(rng, LONGEST, words) for _ in range(rng.choice([1, 2, 3]))]
+    stems.append(_tokens(rng, 3, words) * (LONGEST // 3))
     last = rng.choice([1, 1, 10, 40])
     return [_draw_ask(rng, setting, stems, rng.randrange(last)) for _ in range(rng.randint(1, most))]
 
@@ -143,14 +156,18 @@ def draw(seed: int, models: Sequence[str]) -> Case:
     return Case(setting=setting, asks=draw_asks(rng, setting), events=draw_events(rng))
 
 
-def _tokens(rng: random.Random, count: int) -> list[int]:
-    return [rng.randrange(3, tiny.VOCAB) for _ in range(count)]
+def _tokens(rng: random.Random, count: int, words: int) -> list[int]:
+    return [rng.randrange(3, words) for _ in range(count)]
 
 
 def _draw_ask(rng: random.Random, setting: Setting, stems: Sequence[list[int]], at: int) -> Ask:
+    source = SOURCES[setting.model]
     length = rng.choice([0, 1, 4, 15, 16, 17, 31, 32, 33, 48])
-    prompt = rng.choice(list(stems))[:length] + _tokens(rng, rng.choice([0, 0, 1, 3, 12]))
-    prompt = prompt or [rng.randrange(3, tiny.VOCAB)]
+    prompt = rng.choice(list(stems))[:length] + _tokens(rng, rng.choice([0, 0, 1, 3, 12]), source.words)
+    prompt = prompt or _tokens(rng, 1, source.words)
+    media: list[int] = []
+    if source.beside:
+        media = [rng.randrange(NUM_MEDIA) for _ in range(1 if source.beside == "text" else rng.choice([0, 1, 1, 2]))]
     params = draw_params(rng, setting)
     thinking = None
     if rng.random() < 0.12:
@@ -159,6 +176,7 @@ def _draw_ask(rng: random.Random, setting: Setting, stems: Sequence[list[int]], 
     count = rng.choice([1, 1, 1, 1, 2, 3, 4])
     return Ask(
         prompt=prompt,
+        media=media,
         params=params,
         seeds=[rng.getrandbits(64) for _ in range(count)],
         at=at,
@@ -176,11 +194,12 @@ def draw_params(rng: random.Random, setting: Setting) -> SamplingParams:
     def some(value: Any, otherwise: Any, chance: float = 0.12) -> Any:
         return value if rng.random() < chance else otherwise
 
-    few = tuple(rng.sample(range(5, tiny.VOCAB), rng.choice([2, 3, 8, 40])))
+    vocab = SOURCES[setting.model].vocab
+    few = tuple(rng.sample(range(5, vocab), rng.choice([2, 3, 8, 40])))
     narrow = few if rng.random() < 0.3 else None
     words = narrow or tuple(range(5, 30))
     logprobs = some(rng.choice([0, 1, 5, 20]), None, 0.35)
-    named = tuple(rng.sample(range(tiny.VOCAB), 3)) if logprobs and rng.random() < 0.2 else ()
+    named = tuple(rng.sample(range(vocab), 3)) if logprobs and rng.random() < 0.2 else ()
     return SamplingParams(
         max_tokens=rng.choice([1, 2, 5, 12, 24, 48]),
         min_tokens=some(rng.choice([1, 4, 11]), 0),
@@ -221,14 +240,25 @@ def smaller(case: Case) -> list[Case]:
     if len(asks) > 1:
         found += [replace(case, asks=asks[:index] + asks[index + 1 :]) for index in range(len(asks))]
     found += [replace(case, events=events[:index] + events[index + 1 :]) for index in range(len(events))]
-    found += [replace(case, setting=each) for each in _simpler_settings(setting)]
+    found += [replace(case, setting=each, asks=_fitting(asks, each)) for each in _simpler_settings(setting)]
+    least = int(SOURCES[setting.model].beside == "text")
     for index, ask in enumerate(asks):
-        found += [replace(case, asks=[*asks[:index], each, *asks[index + 1 :]]) for each in _simpler_asks(ask)]
+        found += [replace(case, asks=[*asks[:index], each, *asks[index + 1 :]]) for each in _simpler_asks(ask, least)]
     found += [
         replace(case, events=[*events[:index], Event(event.at // 2, event.kind), *events[index + 1 :]])
         for index, event in enumerate(events)
         if event.at > 1
     ]
+    return found
+
+
+def _fitting(asks: Sequence[Ask], setting: Setting) -> list[Ask]:
+    """The requests without what the worker would not be started for."""
+    found = list(asks)
+    if not setting.worker.get("enable_lora"):
+        found = [replace(ask, adapter=0) for ask in found]
+    if not setting.worker.get("return_routed_experts"):
+        found = [replace(ask, params=replace(ask.params, routed_experts=None)) for ask in found]
     return found
 
 
@@ -245,10 +275,14 @@ def _simpler_settings(setting: Setting) -> list[Setting]:
     return found
 
 
-def _simpler_asks(ask: Ask) -> list[Ask]:
+def _simpler_asks(ask: Ask, least_media: int) -> list[Ask]:
     found = [replace(ask, **{name: value}) for name, value in _NEUTRAL.items() if getattr(ask, name) != value]
     if len(ask.seeds) > 1:
         found += [replace(ask, seeds=ask.seeds[:1]), replace(ask, seeds=ask.seeds[1:])]
+    if len(ask.media) > least_media:
+        found += [replace(ask, media=ask.media[1:]), replace(ask, media=ask.media[:-1])]
+    if any(ask.media):
+        found.append(replace(ask, media=[0] * len(ask.media)))
     if ask.at:
         found.append(replace(ask, at=ask.at // 2))
     if len(ask.prompt) > 1:

@@ -18,11 +18,11 @@ from stentor.protocols.ipc.actors import Finished, PromptDone, Submit
 from stentor.protocols.ipc.adapters import AdapterRef
 from stentor.protocols.ipc.config import SpeculativeConfig, WorkerConfig
 from stentor.tests.engine.combinations.cases import LONGEST, NUM_ADAPTERS, Ask, Case, Kind, Setting
+from stentor.tests.engine.combinations.checkpoints import SOURCES, Brought, brought
 from stentor.tests.engine.combinations.ranked import set_up_ranks
 from stentor.tests.engine.local import LocalEngine, Outcome, model_config
 from stentor.tests.engine.scripted_grammar import WideMatcher
 from stentor.tests.engine.worker.test_speculation import Oracle
-from stentor.tests.parity import tiny
 from stentor.tests.parity.tiny_adapters import ALL, save_adapter
 
 SIZES: Final[dict[str, Any]] = {"max_model_len": LONGEST, "kv_cache_memory": 2 << 20, "batch_invariant": True}
@@ -42,12 +42,12 @@ class Models:
         folder = self._folder / name
         if not (folder / "made").exists():
             folder.mkdir(parents=True, exist_ok=True)
-            model = tiny.make(name, folder)
+            model = SOURCES[name].make(folder)
             for number in range(1, NUM_ADAPTERS + 1):
                 targets = ALL if number == 1 else ("q_proj", "down_proj")
                 try:
                     save_adapter(model, folder / f"adapter-{number}", number, targets=targets)
-                except AssertionError:  # its modules have other names
+                except (AssertionError, AttributeError):  # its modules have other names
                     break
             (folder / "made").touch()
         return folder
@@ -58,7 +58,7 @@ class Models:
 
     def near(self, name: str) -> Path:
         """The same model with some noise, so that it is right about as often as not."""
-        folder = self.folder_of(name)
+        folder = self.folder_of(name) / SOURCES[name].folder
         near = folder / "near"
         if not near.exists():
             near.mkdir()
@@ -78,16 +78,27 @@ class Models:
         return near
 
     def config(self, setting: Setting) -> WorkerConfig:
-        folder = self.folder_of(setting.model)
+        source, root = SOURCES[setting.model], self.folder_of(setting.model)
+        folder = root / source.folder
         speculative = None
         if setting.drafts in ("itself", "near"):
             draft = folder if setting.drafts == "itself" else self.near(setting.model)
             speculative = SpeculativeConfig("draft_model", setting.depth, model=str(draft))
+        elif setting.drafts == "head":
+            assert source.head is not None
+            head = "" if source.head == "mtp" else str(root / "head")
+            speculative = SpeculativeConfig(source.head, setting.depth, model=head)
         elif setting.drafts == "suffix":
             speculative = SpeculativeConfig("suffix", setting.depth)
         elif setting.drafts:
             speculative = SpeculativeConfig("ngram", setting.depth, prompt_lookup_min=1)
-        fields = {**SIZES, **setting.numerics, **setting.worker, "speculative": speculative}
+        fields = {
+            **SIZES,
+            "max_model_len": min(LONGEST, source.longest),
+            **setting.numerics,
+            **setting.worker,
+            "speculative": speculative,
+        }
         return model_config(folder, **fields)
 
     def engine(self, config: WorkerConfig) -> LocalEngine:
@@ -111,30 +122,40 @@ class Models:
             plain["return_routed_experts"] = True
         config = self.config(Setting(model=setting.model, numerics=setting.numerics, worker=plain))
         params = replace(ask.params, num_drafts=None)
-        key = msgspec.json.encode((config, ask.prompt, params, seed, ask.grammar, ask.thinking, ask.adapter))
+        key = msgspec.json.encode((config, ask.prompt, ask.media, params, seed, ask.grammar, ask.thinking, ask.adapter))
         if key not in self._alone:
             engine = self.engine(config)
             reorder(engine, reordered=False)
             engine.restart(engine.ready.num_blocks, prefix_cache=False)
+            given = brought(setting.model, ask.prompt, ask.media)
             rid = engine.submit(
-                ask.prompt, params, [seed], adapter=adapter, constraints=constraints_of(replace(ask, seeds=[seed]))
+                given.tokens,
+                params,
+                [seed],
+                audio=given.audio,
+                media=given.media,
+                adapter=adapter,
+                constraints=constraints_of(setting, replace(ask, seeds=[seed])),
             )
             engine.run()
             self._alone[key] = engine.outcomes[rid, 0], engine.prompts.get(rid)
         return self._alone[key]
 
 
-def constraints_of(ask: Ask, outputs: Sequence[Sequence[int]] | None = None) -> list[TokenConstraint | None] | None:
+def constraints_of(
+    setting: Setting, ask: Ask, outputs: Sequence[Sequence[int]] | None = None
+) -> list[TokenConstraint | None] | None:
     """What its sequences follow, after these tokens; None if they follow nothing."""
     grammar = str(ask.grammar) if ask.grammar else ""
     submit = Submit(0, ask.prompt, ask.params, ask.seeds, 0, "", 0.0, grammar=grammar, thinking=ask.thinking)
     if not is_constrained(submit):
         return None
-    sets = ParameterSets(ask.params, tiny.VOCAB, [2])
+    vocab = SOURCES[setting.model].vocab
+    sets = ParameterSets(ask.params, vocab, [2])
     found: list[TokenConstraint | None] = []
     for index in range(len(ask.seeds)):
         budget = None if ask.thinking is None else ThinkingBudget(ask.thinking)
-        constraint = TokenConstraint(sets, WideMatcher(tiny.VOCAB, ask.grammar) if ask.grammar else None, budget)
+        constraint = TokenConstraint(sets, WideMatcher(vocab, ask.grammar) if ask.grammar else None, budget)
         for token in [] if outputs is None else outputs[index]:
             constraint.accept(token)
         found.append(constraint)
@@ -190,6 +211,7 @@ class _Game:
             for number, ask in enumerate(case.asks)
             for index, seed in enumerate(ask.seeds)
         }
+        self.given = [brought(setting.model, ask.prompt, ask.media) for ask in case.asks]
         reorder(engine, reordered=setting.reordered)
         engine.restart(self._blocks(), prefix_cache=setting.prefix_cache, limits=setting.limits, aging=setting.aging)
         self.rids: dict[int, int] = {}
@@ -204,7 +226,10 @@ class _Game:
             return ready.num_blocks
         size = ready.limits.block_size
         groups = max(1, sum(group.is_paged for group in ready.groups))
-        longest = max(min(LONGEST, len(ask.prompt) + ask.params.max_tokens) for ask in self.case.asks)
+        lengths = [
+            len(given.tokens) + ask.params.max_tokens for given, ask in zip(self.given, self.case.asks, strict=True)
+        ]
+        longest = min(ready.max_model_len, max(lengths))
         least = groups * (-(-longest // size))
         return max(1, min(ready.num_blocks, round(least * (1 + setting.spare))))
 
@@ -215,7 +240,10 @@ class _Game:
             own = drafting._own_proposer = getattr(drafting, "_own_proposer", drafting._proposer)
             drafting._proposer = own
             if self.case.setting.drafts == "oracle":
-                texts = [ask.prompt + self.alone[number, index][0].tokens for number, ask, index in self._sequences()]
+                texts = [
+                    self.given[number].tokens + self.alone[number, index][0].tokens
+                    for number, _, index in self._sequences()
+                ]
                 drafting._proposer = Oracle(texts, self.case.setting.wrong)
 
     def _sequences(self) -> list[tuple[int, Ask, int]]:
@@ -253,13 +281,16 @@ class _Game:
             del models._engines[key]
 
     def _submit(self, number: int, ask: Ask) -> None:
+        given: Brought = self.given[number]
         self.rids[number] = self.engine.submit(
-            ask.prompt,
+            given.tokens,
             ask.params,
             ask.seeds,
             ask.salt,
+            audio=given.audio,
+            media=given.media,
             adapter=self.models.adapter(self.case.setting.model, ask.adapter),
-            constraints=constraints_of(ask),
+            constraints=constraints_of(self.case.setting, ask),
             priority=ask.priority,
         )
 
@@ -272,7 +303,7 @@ class _Game:
         self.engine.abort(rid, -1 if ask.aborted_index < 0 else indices[0])
 
     def _happen(self, kind: Kind, turn: int) -> None:
-        engine = self.engine
+        engine, case = self.engine, self.case
         match kind:
             case "worker_dies":
                 engine.lose_worker()
@@ -281,8 +312,8 @@ class _Game:
                     engine.turn(ahead=0)
                 engine.lose_worker()
             case "engine_dies":
-                asks = {rid: self.case.asks[number] for number, rid in self.rids.items()}
-                engine.lose_engine(lambda rid, outputs: constraints_of(asks[rid], outputs))
+                asks = {rid: case.asks[number] for number, rid in self.rids.items()}
+                engine.lose_engine(lambda rid, outputs: constraints_of(case.setting, asks[rid], outputs))
             case "reset_prefix_cache":
                 engine.scheduler.reset_prefix_cache()
             case "recompute":

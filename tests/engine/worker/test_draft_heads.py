@@ -214,7 +214,7 @@ def _described(coded: bool) -> str:
     return f'"quantization_config": {json.dumps(FP8)}, ' if coded else ""
 
 
-class Made:
+class Stored:
     """A model, a head of one method as its checkpoint has it, and its definition."""
 
     def __init__(self, method: str, folder: Path, *, coded: bool = False) -> None:
@@ -254,6 +254,13 @@ class Made:
             else:
                 save_file(tensors, stored / "model.safetensors")
             self.speculative = SpeculativeConfig("eagle" if method == "eagle" else "eagle3", DRAFTS, model=str(stored))
+
+
+class Made(Stored):
+    """The same with an engine that drafts, and one that does not."""
+
+    def __init__(self, method: str, folder: Path, *, coded: bool = False) -> None:
+        super().__init__(method, folder, coded=coded)
         self.plain = LocalEngine(model_config(self.target, batch_invariant=True, max_model_len=CONTEXT))
         self.drafting = self.engine(batch_invariant=True)
 
