@@ -18,6 +18,10 @@ class Padded(msgspec.Struct, frozen=True):
     """int64 [texts, length]: index of each token; the text's first one for padding."""
     real: torch.Tensor
     """bool [texts, length]: False for padding."""
+    tokens: torch.Tensor
+    """int64 [tokens]: index of each token of these texts."""
+    places: torch.Tensor
+    """int64 [tokens]: its place among texts · length. With both, the device need not count what is real."""
 
 
 class VarlenBatch:
@@ -52,4 +56,5 @@ class VarlenBatch:
         places = torch.arange(int(lengths.max())).unsqueeze(0)
         real = places < lengths
         begins = self.host_cu_seqlens[torch.tensor(numbers)].long().unsqueeze(1)
-        return Padded((begins + places * real).to(device), real.to(device))
+        rows = begins + places * real
+        return Padded(*(part.to(device) for part in (rows, real, rows[real], real.flatten().nonzero()[:, 0])))

@@ -470,5 +470,5 @@ def _attend_biased(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, texts: Tex
         queries, keys, values = (part[group.rows].transpose(1, 2) for part in (q, k, v))
         mask = texts.bias[None, :, :length, :length].masked_fill(~group.real[:, None, None, :], -torch.inf).to(q.dtype)
         attended = torch.nn.functional.scaled_dot_product_attention(queries, keys, values, attn_mask=mask, scale=scale)
-        out[group.rows[group.real]] = attended.transpose(1, 2)[group.real]
+        out.index_copy_(0, group.tokens, attended.transpose(1, 2).flatten(0, 1).index_select(0, group.places))
     return out

@@ -6,7 +6,7 @@ that make the host wait, or copy between it and the device behind its back.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, Final
 
 import torch
@@ -40,6 +40,11 @@ READS: Final = {
 COPIES: Final = {torch.tensor, torch.as_tensor, torch.asarray, torch.Tensor.new_tensor}
 MASKED: Final = {aten.index, aten.index_put, aten.index_put_, aten._index_put_impl_}
 """With a mask they count its ones first; with indices they do not."""
+MASKS: Final = (torch.bool, torch.uint8)
+
+
+MOVES: Final = {aten._to_copy, aten.to, aten.copy_}
+"""They may copy between host and device."""
 
 
 class WaitError(AssertionError):
@@ -59,16 +64,22 @@ class _NoConstants(TorchFunctionMode):
 
 
 class _NoReads(TorchDispatchMode):
+    def __init__(self, *, takes_inputs: bool) -> None:
+        super().__init__()
+        self._takes_inputs = takes_inputs
+
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         given, packet = list(_tensors((args, kwargs or {}))), func.overloadpacket
         if packet in READS and _is_on_device(given) and not _has_known_size(func, kwargs or {}):
             raise WaitError(f"{func} reads what lies on the device")
-        if packet in MASKED and any(each.dtype in (torch.bool, torch.uint8) for each in _tensors(args[1])):
+        if packet in MASKED and any(each.dtype in MASKS and each.is_meta for each in _tensors(args[1])):
             raise WaitError(f"{func} counts the ones of a mask")
         made = func(*args, **(kwargs or {}))
         both = (*given, *_tensors(made))
+        if self._takes_inputs and packet in MOVES and not _is_on_device(args[-1:] if packet is aten.copy_ else given):
+            return made
         if len({each.is_meta for each in both if each.dim() or each.is_meta}) > 1:  # a number of the host is passed on
             shapes = [("device" if each.is_meta else "host", tuple(each.shape)) for each in both]
             raise WaitError(f"{func} goes between host and device: {shapes}")
@@ -76,10 +87,16 @@ class _NoReads(TorchDispatchMode):
 
 
 @contextmanager
-def no_waiting() -> Iterator[None]:
+def no_waiting(*, takes_inputs: bool = False) -> Iterator[None]:
     """Within the block an operation that waits for a tensor on the device, or copies to or from it, raises: mostly
-    :class:`WaitError`; ``item()`` and copies to the host RuntimeError, by torch itself."""
-    with _NoConstants(), _NoReads():  # type: ignore[no-untyped-call]
+    :class:`WaitError`; ``item()`` and copies to the host RuntimeError, by torch itself.
+
+    ``takes_inputs``: copies to the device are let through.
+    """
+    with ExitStack() as modes:
+        if not takes_inputs:
+            modes.enter_context(_NoConstants())  # type: ignore[no-untyped-call]
+        modes.enter_context(_NoReads(takes_inputs=takes_inputs))
         yield
 
 
