@@ -65,7 +65,7 @@ class SyncCompute:
         kept = caches if draft is None or shares else [*caches, *draft.caches]
         self._copier = BlockCopier(cache_tensors(kept), host)
         groups = 1 + max((cache.group for cache in kept), default=0)
-        self.rows = RowTable(limits.slots, limits.max_model_len, limits.block_size, groups)
+        self.rows = RowTable(limits.slots, limits.max_model_len, limits.block_size, groups, limits.chunk)
         ranks = model.context.ranks if isinstance(model, Decoder) else None
         vocab_size = model.config.vocab_size
         sampler = Sampler(vocab_size, limits.slots, device, ranks)

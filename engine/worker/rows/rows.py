@@ -14,6 +14,8 @@ EXPANDED_FROM: Final = 32
 
 It depends on the prompt, not on the step: results differ, and a token's must not depend on the rest of the batch.
 """
+_ROWS_OF_CHUNK: Final = 16
+"""Rows that pay for an expansion: weights of which the largest chunk of a prompt has fewer never expand."""
 _LOGIT_ROWS: Final = 64
 """Prompt positions whose logits are held at once: 32 MiB of float32 for a vocabulary of 128k."""
 Int64 = npt.NDArray[np.int64]
@@ -25,6 +27,8 @@ class RowLimits(msgspec.Struct, frozen=True):
     slots: int
     max_model_len: int
     block_size: int
+    chunk: int = 0
+    """Most prompt tokens of a step; 0: a whole prompt."""
 
 
 def with_forks(plan: StepPlan) -> StepPlan:
@@ -96,9 +100,10 @@ class RowTable:
     Blocks come for all groups of layers, concatenated.
     """
 
-    def __init__(self, slots: int, max_model_len: int, block_size: int, groups: int = 1) -> None:
-        """``groups``: cache groups with their own block tables."""
+    def __init__(self, slots: int, max_model_len: int, block_size: int, groups: int = 1, chunk: int = 0) -> None:
+        """``groups``: cache groups with their own block tables; ``chunk``: see :class:`RowLimits`."""
         self.block_size = block_size
+        self._chunk = chunk or max_model_len
         # one more than a sequence can have: the token sampled after a sequence of full length
         self.tokens: Int64 = np.zeros((slots, max_model_len + 1), dtype=np.int64)
         self.blocks: npt.NDArray[np.int32] = np.zeros((groups, slots, -(-max_model_len // block_size)), dtype=np.int32)
@@ -164,7 +169,8 @@ class RowTable:
 
         All of its positions are in the prompt, or all behind it. Of ``tokens_per_row`` tokens the weights meet one.
         """
-        return not self.drawn(row) and self._prompt_len[row.slot] >= EXPANDED_FROM * tokens_per_row
+        long = self._prompt_len[row.slot] >= EXPANDED_FROM * tokens_per_row
+        return long and self._chunk >= _ROWS_OF_CHUNK * tokens_per_row and not self.drawn(row)
 
     def drawn(self, row: RowStep) -> bool:
         """Whether all of its positions are behind the prompt, also when they are computed again after a worker's

@@ -260,11 +260,12 @@ def _runner(
         raise SetupError(f"{at} has no room for {room} of KV cache: lower --kv-cache-memory") from error
     extras = family.extras(config, model, sizes)
     own, draft = draft_of(chosen.draft, drafter, caches)
+    chunk = min(config.max_prefill_chunk, config.max_num_batched_tokens)
     compute = SyncCompute(
         model,
         own,
         at,
-        RowLimits(config.max_num_seqs, sizes.max_model_len, config.block_size),
+        RowLimits(config.max_num_seqs, sizes.max_model_len, config.block_size, chunk),
         extras=extras,
         drafts=draft or make_proposer(config),
         host=host_memory(sizes.host.blocks, sizes.host.block_bytes, at),

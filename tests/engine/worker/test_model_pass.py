@@ -66,7 +66,8 @@ def test_a_device_computes_rows_with_drafts_before_prompts_and_answers_in_the_pl
 
 
 def test_rows_come_by_what_their_products_expand(model: _Watched) -> None:
-    """Sampled tokens and short prompts expand nothing, longer prompts dense layers, still longer ones experts too."""
+    """Sampled tokens and short prompts expand nothing, longer prompts dense layers, still longer ones experts too, if a
+    chunk gives these enough rows."""
     table = RowTable(5, 96, BLOCK)
     lengths = (48, 47, 31, 32, 49)
     for slot, length in enumerate(lengths):
@@ -80,5 +81,12 @@ def test_rows_come_by_what_their_products_expand(model: _Watched) -> None:
     rows.append(RowStep(4, 49, 1, [], True))
     passes._expands, passes._tokens_per_row = True, 1.5
     assert passes._order(rows) == ([2, 4, 1, 3, 0], (2, 4))
+    for chunk, order, forms in (
+        (24, [2, 4, 1, 3, 0], (2, 4)),
+        (23, [2, 4, 0, 1, 3], (2, 5)),
+        (15, [0, 1, 2, 3, 4], (5, 5)),
+    ):
+        table._chunk = chunk  # in which an expert has 16 rows, 15 and 10
+        assert passes._order(rows) == (order, forms)
     passes._expands = False
     assert passes._order(rows) == ([0, 1, 2, 3, 4], (5, 5))
