@@ -21,3 +21,8 @@ def elementwise(function: Callable[[torch.Tensor], torch.Tensor], x: torch.Tenso
         return function(x)
     flat = torch.nn.functional.pad(x.reshape(-1), (0, -x.numel() % _VECTORS))
     return torch.cat([function(part) for part in flat.split(_AT_ONCE)])[: x.numel()].view(x.shape)
+
+
+def between(x: torch.Tensor, y: torch.Tensor, share: torch.Tensor | float) -> torch.Tensor:
+    """x + share · (y - x). torch's ``lerp`` rounds the values behind the last whole vector differently."""
+    return x + share * (y - x)

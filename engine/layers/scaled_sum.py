@@ -7,6 +7,7 @@ import torch
 
 from stentor.kernels.forward import Traced
 
+from .elementwise import between
 from .linear.layer_context import LayerContext
 from .linear.quantized import Stream
 from .linear.weights import WeightMap
@@ -94,7 +95,7 @@ class RatedSum:
         return self._summed(stream, output).to(self._dtype)
 
     def _summed(self, stream: torch.Tensor, output: torch.Tensor, _batch: Any = None) -> torch.Tensor:
-        return torch.lerp(stream.float(), output.float(), (self._learned * self._rate).abs())
+        return between(stream.float(), output.float(), (self._learned * self._rate).abs())
 
 
 StreamSum = ScaledSum | GatedSum | RatedSum

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from stentor.kernels.forward import Program, Traced, TracedTokens
 
+from ..layers.elementwise import between
 from ..layers.forward_batch import ForwardBatch, LayerCache, MediaBatch, StateBatch, Taps
 from ..layers.layer import Layer
 from ..layers.linear.adapters import NOBODY, AdapterRows
@@ -333,7 +334,7 @@ def _summed(delta: Delta | None, residual: Stream) -> Stream:
 
 
 def _blended(share: float, x: torch.Tensor, earlier: torch.Tensor, _batch: Any = None) -> torch.Tensor:
-    return torch.lerp(x, earlier, share)
+    return between(x.float(), earlier.float(), share).to(x.dtype)
 
 
 def _both(x: torch.Tensor, earlier: torch.Tensor, _batch: Any = None) -> torch.Tensor:

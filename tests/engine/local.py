@@ -228,14 +228,16 @@ class LocalEngine:
         return bool(wanted)
 
     def _load_adapters(self) -> None:
-        for order in self.scheduler.prerequisites.take_adapter_orders()[0]:
+        """An answer may be followed by the next order: an adapter that cannot be read leaves its place to another."""
+        while orders := self.scheduler.prerequisites.take_adapter_orders()[0]:
             assert self.adapters is not None
-            if isinstance(order, DropAdapter):
-                self.adapters.drop(order.number)
-                continue
-            self.adapters.load(order.adapter)
-            for loaded in self.adapters.take(None):
-                self._take(self.scheduler.prerequisites.adapter_loaded(loaded)[0])
+            for order in orders:
+                if isinstance(order, DropAdapter):
+                    self.adapters.drop(order.number)
+                    continue
+                self.adapters.load(order.adapter)
+                for loaded in self.adapters.take(None):
+                    self._take(self.scheduler.prerequisites.adapter_loaded(loaded)[0])
 
     def _computed(self, plan: StepPlan) -> StepResult:
         """The oldest step in flight, with its masks where it has masked rows. It is told to have taken no time, so

@@ -8,6 +8,7 @@ from stentor.kernels.forward import Traced
 from stentor.kernels.rotate_and_write import rotate_and_write_kv_
 
 from ...model_config.spec.model import Backbone
+from ..elementwise import between, elementwise
 from ..forward_batch import ForwardBatch
 from ..linear.layer_context import LayerContext
 from ..linear.linear import Linear
@@ -86,8 +87,8 @@ class LoopAttention:
             ).float()
             for cache, window in ((own, spec.window), (first, 0))
         )
-        gate = torch.sigmoid((q.float() * self._gate).sum(-1, keepdim=True) + self._bias[:, None])
-        return torch.lerp(near, far, gate).to(qkv.dtype).view(-1, spec.q_size)
+        gate = elementwise(torch.sigmoid, (q.float() * self._gate).sum(-1, keepdim=True) + self._bias[:, None])
+        return between(near, far, gate).to(qkv.dtype).view(-1, spec.q_size)
 
     def _attend_rows(self, qkv: torch.Tensor, batch: Any) -> torch.Tensor:
         """:meth:`attend` with float32."""

@@ -5,7 +5,7 @@ import torch
 from stentor import kernels
 
 from ...model_config.spec.model import Backbone
-from ..elementwise import elementwise
+from ..elementwise import between, elementwise
 from ..forward_batch import ForwardBatch
 from ..linear.adapters import AdapterRows
 from ..linear.layer_context import LayerContext
@@ -66,6 +66,4 @@ class MergedAttention(Attention):
             invariant=self._invariant,
         )
         share = elementwise(torch.sigmoid, near_sums - far_sums)[..., None]
-        found, near = found.float(), near.float()
-        # no lerp: its rounding may depend on a value's neighbours
-        return (found + share * (near - found)).to(q.dtype)
+        return between(found.float(), near.float(), share).to(q.dtype)

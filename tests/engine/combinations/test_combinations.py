@@ -24,8 +24,11 @@ from stentor.tests.engine.combinations.shrinking import shrink
 KINDS = (
     *("llama", "gemma2", "gpt-oss", "olmo3", "qwen3-moe", "deepseek-v3", "deepseek-v3-dense", "gemma3n", "minicpm3"),
     *("qwen3.5", "qwen3-next-moe", "granite4-hybrid", "mamba2", "jamba", "kimi-linear", "lfm2", "deepseek-v4"),
+    *("iquest-loop", "coded gptq", "coded compressed-fp8", "coded gpt-oss", "headed eagle", "headed qwen3.5"),
+    *("seeing gemma3", "seeing qwen3_vl", "answering t5", "answering t5gemma2"),
 )
-"""Dense, with windows, sinks, experts, latents and recurrent states."""
+"""Dense, with windows, sinks, experts, latents, recurrent states and loops; with coded weights, heads that draft,
+pictures and encoders."""
 ROUNDS = 3
 
 
@@ -74,6 +77,21 @@ def test_a_crowd_with_all_that_a_dense_model_can_have_gets_what_each_gets_alone(
 def test_a_draft_model_whose_layers_are_called_computes_also_while_rows_leave(models: Models) -> None:
     setting = Setting(model="deepseek-v3-dense", worker={"threads": 1, "max_num_seqs": 3}, drafts="near", depth=8)
     assert _check(Case(setting=setting, asks=draw_asks(random.Random(6), setting, 3), events=[]), models) == ""
+
+
+def test_prompts_of_a_looped_model_are_the_same_in_chunks_of_any_size(models: Models) -> None:
+    setting = Setting(model="iquest-loop", limits={"max_prefill_chunk": 3}, prefix_cache=False)
+    params = SamplingParams(max_tokens=1, prompt_logprobs=0)
+    assert _check(Case(setting=setting, asks=[Ask(prompt=[*range(5, 40)], params=params, seeds=[1])]), models) == ""
+
+
+def test_requests_of_a_smaller_set_up_ask_for_nothing_that_it_lacks() -> None:
+    setting = Setting(model="qwen3-moe", worker={"enable_lora": True, "return_routed_experts": True})
+    ask = Ask(prompt=[5], params=SamplingParams(max_tokens=1, routed_experts=0), seeds=[1], adapter=1)
+    found = [each for each in smaller(Case(setting=setting, asks=[ask])) if each.setting != setting]
+    told = {(*each.setting.worker, each.asks[0].adapter, each.asks[0].params.routed_experts) for each in found}
+    assert {("enable_lora", 1, None), ("return_routed_experts", 0, 0)} <= told
+    assert all(("enable_lora" in each) == (1 in each) for each in told)
 
 
 @pytest.mark.proof
