@@ -53,7 +53,7 @@ class _Made(TorchFunctionMode):
 @pytest.fixture(autouse=True)
 def launched() -> Iterator[list[str]]:
     names: list[str] = []
-    with launching_nothing(names.append), torch.inference_mode(), _Made():  # type: ignore[no-untyped-call]
+    with launching_nothing(names.append), torch.inference_mode(), _Made():
         yield names
 
 

@@ -62,7 +62,9 @@ class Models:
         near = folder / "near"
         if not near.exists():
             near.mkdir()
-            (near / "config.json").write_bytes((folder / "config.json").read_bytes())
+            for described in ("config.json", "hf_quant_config.json"):
+                if (folder / described).exists():
+                    (near / described).write_bytes((folder / described).read_bytes())
             generator = torch.Generator().manual_seed(3)
             for file in folder.glob("*.safetensors"):
                 noisy = {

@@ -65,7 +65,7 @@ class _NoConstants(TorchFunctionMode):
 
 class _NoReads(TorchDispatchMode):
     def __init__(self, *, takes_inputs: bool) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._takes_inputs = takes_inputs
 
     def __torch_dispatch__(
@@ -95,7 +95,7 @@ def no_waiting(*, takes_inputs: bool = False) -> Iterator[None]:
     """
     with ExitStack() as modes:
         if not takes_inputs:
-            modes.enter_context(_NoConstants())  # type: ignore[no-untyped-call]
+            modes.enter_context(_NoConstants())
         modes.enter_context(_NoReads(takes_inputs=takes_inputs))
         yield
 
