@@ -19,9 +19,12 @@ from .seq2seq.pictured import (
     FORMULAS_TYPE,
     PAIRED,
     PAIRED_TYPE,
+    PARSE,
+    PARSE_TYPE,
     florence_config_from_hf,
     formulas_config_from_hf,
     paired_config_from_hf,
+    parse_config_from_hf,
 )
 from .seq2seq.seamless import MODEL_TYPES as SEAMLESS_TYPES
 from .seq2seq.seamless import TEXT_TO_TEXT as SEAMLESS_TEXT
@@ -135,6 +138,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     PAIRED: Architecture(PAIRED_TYPE, paired_config_from_hf),
     FLORENCE: Architecture(FLORENCE_TYPE, florence_config_from_hf),
     FORMULAS: Architecture(FORMULAS_TYPE, formulas_config_from_hf),
+    PARSE: Architecture(PARSE_TYPE, parse_config_from_hf),
     SPEECH2TEXT: Architecture(SPEECH2TEXT_TYPE, speech_to_text_config_from_hf),
     KYUTAI: Architecture(KYUTAI_TYPE, lambda config, _generation: kyutai_config_from_hf(config)),
     VOXTRAL_REALTIME: Architecture(

@@ -10,12 +10,21 @@ import torch
 import transformers as untyped_transformers
 
 from stentor.engine.models.towers.payload import Payload, write_payload
+from stentor.tests.parity.published_parse import SIDES, Parse
 
 transformers: Any = untyped_transformers
 
 VOCAB: Final = 200
 SIDE: Final = 32
-_COMPUTED: Final = ("inv_freq", "embed_scale", "position_ids", "pos_idx_to_embed", "position_index")
+_COMPUTED: Final = (
+    "norm_mean",
+    "norm_std",
+    "inv_freq",
+    "embed_scale",
+    "position_ids",
+    "pos_idx_to_embed",
+    "position_index",
+)
 """Ends of the names of buffers that are no weights."""
 _VIT: Final[dict[str, Any]] = {
     **{"hidden_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 80},
@@ -89,6 +98,13 @@ def florence(**changes: Any) -> Any:
     return _enlarged(transformers.Florence2ForConditionalGeneration(config))
 
 
+def parse(*, tied: bool = False, **changes: Any) -> Any:
+    """Nemotron Parse, with ``changes`` of its decoder."""
+    torch.manual_seed(0)
+    text = {**_DECODER, "encoder_layers": 1, "scale_embedding": True, **changes}
+    return _enlarged(Parse(text, tied=tied)).unplaced()
+
+
 DONUT: Final = partial(paired, "DonutSwin", "MBart", _SWIN, scale_embedding=True)
 TROCR: Final = partial(paired, "ViT", "TrOCR", {**_VIT, "hidden_size": 32}, cross_attention_hidden_size=32)
 
@@ -111,6 +127,8 @@ KINDS: Final[dict[str, Callable[[], Any]]] = {
     "of vit and gpt2": of_gpt2,
     "formulas": formulas,
     "florence": florence,
+    "parse": parse,
+    "parse, tied": partial(parse, tied=True),
 }
 READING: Final = ("florence",)
 """Those whose encoder reads a text behind the picture."""
@@ -118,6 +136,8 @@ _OF_SWIN: Final = [(SIDE, 2 * SIDE), (28, 36), (SIDE, SIDE)]
 _PIXELS: Final[dict[str, list[tuple[int, int]]]] = {
     "florence": [(64, 64), (96, 64), (128, 128)],
     "formulas": [(2 * SIDE, 2 * SIDE)],
+    "parse": [SIDES],
+    "parse, tied": [SIDES],
     "donut": _OF_SWIN,
     "of swin and bart": _OF_SWIN,
 }
@@ -152,7 +172,8 @@ def encoded_by(model: Any, kind: str, pixels: torch.Tensor, text: Sequence[int] 
         elif kind == "formulas":
             found = model.model.encoder(pixels).pooler_output
         else:
-            found = model.encoder(pixels).last_hidden_state
+            found = model.encoder(pixels)
+            found = getattr(found, "last_hidden_state", found)
             if hasattr(model, "enc_to_dec_proj"):
                 found = model.enc_to_dec_proj(found)
     states: torch.Tensor = found

@@ -34,8 +34,9 @@ class Family(NamedTuple):
     before: bool
     """Whether norms stand before each part, and one behind the last layer; otherwise behind each sum."""
     embedding_norm: bool
-    positions: Literal["learned", "open", "closed"]
-    """Whether they are stored, or their sinusoids as in :attr:`..spec.token_input.TokenInputSpec.sinusoids`."""
+    positions: Literal["learned", "open", "closed", ""]
+    """Whether they are stored, or their sinusoids as in :attr:`..spec.token_input.TokenInputSpec.sinusoids`; "": there
+    are none."""
     first: int = 0
     """The row of the first position, or what it counts as."""
     vocab: int = 50265

@@ -1,6 +1,6 @@
 """Reads encoder-decoders from a picture to text: those of an encoder and a decoder of other families (TrOCR,
-arXiv:2109.10282; Donut, arXiv:2111.15664; Nougat, arXiv:2308.13418), PP-FormulaNet (arXiv:2503.18382), and Florence-2
-(arXiv:2311.06242), whose encoder takes a text behind the picture."""
+arXiv:2109.10282; Donut, arXiv:2111.15664; Nougat, arXiv:2308.13418), PP-FormulaNet (arXiv:2503.18382), Nemotron Parse
+(arXiv:2511.20478), and Florence-2 (arXiv:2311.06242), whose encoder takes a text behind the picture."""
 
 from collections.abc import Mapping
 from typing import Final, NamedTuple
@@ -9,10 +9,11 @@ from msgspec.structs import replace
 
 from ..config_fields import ConfigError, Fields
 from ..hf.classic import gpt2
+from ..hf.radio import radio_sizes, radio_tokens
 from ..spec.picture_source import PictureSource, Strided
 from ..spec.seq2seq import EMBEDDING
 from .bart import FAMILIES, Family, layers_of, positions_of, stack_of
-from .text import Rename, Stack, TextToTextConfig, decoder_start_of, eos_of, never_of
+from .text import UNUSED_PART, Rename, Stack, TextToTextConfig, decoder_start_of, eos_of, never_of
 
 PICTURES: Final = "pictures."
 """Beginning, here, of the names of an encoder's tensors."""
@@ -25,6 +26,8 @@ FLORENCE: Final = "Florence2ForConditionalGeneration"
 FLORENCE_TYPE: Final = "florence2"
 FORMULAS: Final = "PPFormulaNetForConditionalGeneration"
 FORMULAS_TYPE: Final = "pp_formulanet"
+PARSE: Final = "NemotronParseForConditionalGeneration"
+PARSE_TYPE: Final = "nemotron_parse"
 
 _TROCR: Final = Family("trocr", False, True, "learned", 2, max_position=512, start=2)
 _DECODERS: Final[Mapping[str, Family]] = {
@@ -32,6 +35,8 @@ _DECODERS: Final[Mapping[str, Family]] = {
     "trocr": _TROCR,
 }
 """By model type."""
+_UNPLACED: Final = FAMILIES["MBartForConditionalGeneration"]._replace(positions="", scaled=True, start=2)
+"""Nemotron Parse's, whose tokens have no positions."""
 _SQUARES: Final[Mapping[str, tuple[str, int]]] = {
     "vit": ("ViTModel", 1),
     "deit": ("DeiTModel", 2),
@@ -61,6 +66,16 @@ _FLORENCE_NAMES: Final = (
     Rename(r"model\.language_model\.(shared|(en|de)coder\.embed_tokens)(?=\.)", EMBEDDING),
     Rename(r"model\.language_model(?=\.)", "model"),
 )
+_PARSE_NAMES: Final = (
+    Rename(r"encoder\.", PICTURES),
+    Rename(r"decoder\.embed_tokens(?=\.)", EMBEDDING),
+    Rename(r"decoder\.extra_(heads|proj)\..+", UNUSED_PART),
+    Rename(r"decoder(?=\.)", "model.decoder"),
+)
+_PARSE_SIDES: Final = (2048, 1648)
+_PARSE_MERGED: Final = 4
+"""Patches of a row that become one state."""
+_PARSE_LONGEST: Final = 9000
 _UNUSED: Final = (
     *(f"encoder.pooler.{part}.{which}" for part in ("dense", "layernorm") for which in ("weight", "bias")),
     *("embed_positions.weights", "embed_positions._float_tensor", "relative_position_index", "pos_idx_to_embed"),
@@ -149,6 +164,42 @@ def florence_config_from_hf(config: Mapping[str, object], generation: Mapping[st
     both = {**told, **{name: value for name, value in config.items() if value is not None}}, generation
     written = _of_family(FLORENCE, family, fields, reads=True)
     return _config(FLORENCE, written, pictures, _FLORENCE_NAMES, both)
+
+
+def parse_config_from_hf(config: Mapping[str, object], generation: Mapping[str, object]) -> TextToTextConfig:
+    """As :func:`paired_config_from_hf`, of Nemotron Parse."""
+    whole, seen, told = Fields(config), Fields(_part(config, "encoder")), _part(config, "decoder")
+    args = Fields(seen.table("args") or {})
+    sizes, tokens = radio_sizes(seen, args), radio_tokens(args)
+    patch = seen.integer("patch_size", 16)
+    longest = args.integer("cpe_max_size", seen.integer("max_resolution", 2048), most=1 << 15)
+    sides = _sides(whole, "image_size", 0) if whole.has("image_size") else _PARSE_SIDES
+    if not tokens.summaries or max(tokens.summaries) >= tokens.classes or longest < patch:
+        raise ConfigError(
+            f"the encoder has {len(tokens.summaries)} summaries of {tokens.classes} and positions of {longest} pixels, "
+            f"expected some, and at least a patch of {patch}"
+        )
+    fields = Fields({"max_position_embeddings": whole.get("max_sequence_length") or _PARSE_LONGEST, **told})
+    written = _of_family(PARSE, _UNPLACED, fields)
+    pictures = PictureSource(
+        made_by="RadioWithNeck",
+        described={
+            **{"model_type": "radio", "hidden_size": sizes.width, "num_hidden_layers": sizes.layers},
+            **{"num_attention_heads": sizes.heads, "patch_size": patch, "max_img_size": longest},
+            **{"num_cls_tokens": tokens.classes, "num_registers": tokens.registers},
+            **{"summary_idxs": list(tokens.summaries), "norm_mean": [0.0] * 3, "norm_std": [1.0] * 3},
+            **{"neck_size": written.hidden, "neck_merge": _PARSE_MERGED},
+        },
+        channels=3,
+        sides=sides,
+        steps=(Strided(patch, patch), Strided(_PARSE_MERGED, _PARSE_MERGED, down=False)),
+        besides=1,
+        size=written.hidden,
+    )
+    both = {**told, **{name: value for name, value in config.items() if value is not None}}, generation
+    found = replace(_config(PARSE, written, pictures, _PARSE_NAMES, both), bounded=False)
+    tied = whole.flag("tie_word_embeddings") or fields.flag("tie_word_embeddings")
+    return found if tied else replace(found, head="lm_head")
 
 
 class _Written(NamedTuple):

@@ -7,7 +7,7 @@ import transformers as untyped_transformers
 
 from stentor.engine.model_config.hf import nemotron_omni
 from stentor.engine.model_config.hf.text_part import NEMOTRON_EMBED, described_part
-from stentor.engine.model_config.seq2seq.pictured import PAIRED_TYPE
+from stentor.engine.model_config.seq2seq.pictured import PAIRED_TYPE, PARSE_TYPE
 
 from .audio import (
     AudioFlamingo3Processor,
@@ -76,6 +76,7 @@ from .published import (
     MuseProcessor,
     NemotronEmbedProcessor,
     NemotronOmniProcessor,
+    NemotronParseProcessor,
     NemotronVLProcessor,
     NVLMProcessor,
     Ovis25Processor,
@@ -129,6 +130,7 @@ OWN: Final[Mapping[str, Any]] = {
     **dict.fromkeys(("MuseGlimmerProcessor", "MuseSparkProcessor"), MuseProcessor),
     "MusicFlamingoProcessor": MusicFlamingoProcessor,
     "LlamaNemotronNanoVLProcessor": LlamaNemotronNanoVLProcessor,
+    **dict.fromkeys(("NemotronParseImageProcessor", "NemotronParseProcessor"), NemotronParseProcessor),
     "NemotronVLProcessor": NemotronVLProcessor,
     "NemotronEmbedProcessor": NemotronEmbedProcessor,
     "NVLMProcessor": NVLMProcessor,
@@ -217,6 +219,7 @@ _UNNAMED: Final[Mapping[str, str]] = {
     "ultravox": "UltravoxProcessor",
     "unlimited-ocr": "UnlimitedOcrProcessor",
     PAIRED_TYPE: "TrOCRProcessor",
+    PARSE_TYPE: "NemotronParseProcessor",
 }
 """Processors by model type, if transformers has none and published files name none, or one of their own code."""
 ALIKE: Final[Mapping[str, str]] = {

@@ -26,9 +26,11 @@ from .images.isaac import IsaacImages
 from .images.muse import MuseImages
 from .images.nemotron import NemotronOmniImages
 from .images.ovis import Ovis25Images
+from .images.parse import ParseImages
 from .images.phi4_siglip import Phi4SiglipImages
 from .model_files import ModelFiles
 from .own_processor import OwnProcessor
+from .pictures import LonePictures
 
 transformers: Any = untyped_transformers
 
@@ -39,6 +41,7 @@ _MUSE_TOKENS: Final[Mapping[str, str]] = {
 }
 _PHI4_BOUNDS: Final[Mapping[str, int]] = {"min": 256, "max": 3600}
 """Patches of a picture by default."""
+_PARSE_SIDES: Final = (2048, 1648)
 _EAGLE_EMBEDDED: Final = "<IMG_CONTEXT>"
 
 
@@ -344,6 +347,23 @@ class ChatGLM4VProcessor(OwnProcessor):
 
     def replace_image_token(self, image_inputs: Any, image_idx: int, **_: Any) -> str:
         return (self._embedded * self._side**2).join(self._around)
+
+
+class NemotronParseProcessor(LonePictures):
+    """Of Nemotron Parse. Files of the first version leave norms to the encoder (``do_normalize``)."""
+
+    @classmethod
+    def of(cls, folder: Path) -> "NemotronParseProcessor":
+        """From the files of a model."""
+        files = ModelFiles(folder)
+        told = Fields(files.read("preprocessor_config.json"))
+        whole = Fields(files.read("config.json"))
+        sides = whole.numbers("image_size") or told.numbers("final_size") or _PARSE_SIDES
+        size = dict(zip(("height", "width"), map(int, sides), strict=True))
+        norms = {name: said for name in ("image_mean", "image_std") if (said := told.numbers(name))}
+        if not told.flag("do_normalize"):
+            norms = {"image_mean": (0.0,) * 3, "image_std": (1.0,) * 3}
+        return cls(ParseImages(size=size, **{name: list(values) for name, values in norms.items()}))
 
 
 class MuseProcessor(GridProcessor):
