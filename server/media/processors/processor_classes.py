@@ -80,6 +80,7 @@ from .published import (
     NemotronVLProcessor,
     NVLMProcessor,
     Ovis25Processor,
+    OvisProcessor,
     Phi4SiglipProcessor,
     UnlimitedOcrProcessor,
 )
@@ -137,6 +138,7 @@ OWN: Final[Mapping[str, Any]] = {
     "OpenCUAProcessor": OpenCUAProcessor,
     "OpenPanguVLProcessor": OpenPanguProcessor,
     "Ovis2_5Processor": Ovis25Processor,
+    "OvisProcessor": OvisProcessor,
     "Phi3VProcessor": Phi3VProcessor,
     "Phi4MMProcessor": Phi4MMProcessor,
     "Phi4SiglipProcessor": Phi4SiglipProcessor,
@@ -209,6 +211,7 @@ _UNNAMED: Final[Mapping[str, str]] = {
     "NVLM_D": "NVLMProcessor",
     "opencua": "OpenCUAProcessor",
     "openpangu_vl": "OpenPanguVLProcessor",
+    "ovis": "OvisProcessor",
     "ovis2_5": "Ovis2_5Processor",
     "phi3_v": "Phi3VProcessor",
     "phi4_siglip": "Phi4SiglipProcessor",

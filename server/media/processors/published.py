@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 import transformers as untyped_transformers
 from transformers.utils.constants import (
     IMAGENET_DEFAULT_MEAN,
@@ -25,7 +26,7 @@ from .images.h2ovl import H2OVLImages
 from .images.isaac import IsaacImages
 from .images.muse import MuseImages
 from .images.nemotron import NemotronOmniImages
-from .images.ovis import Ovis25Images
+from .images.ovis import Ovis25Images, OvisImages
 from .images.parse import ParseImages
 from .images.phi4_siglip import Phi4SiglipImages
 from .model_files import ModelFiles
@@ -43,6 +44,31 @@ _PHI4_BOUNDS: Final[Mapping[str, int]] = {"min": 256, "max": 3600}
 """Patches of a picture by default."""
 _PARSE_SIDES: Final = (2048, 1648)
 _EAGLE_EMBEDDED: Final = "<IMG_CONTEXT>"
+
+
+class OvisProcessor(OwnProcessor):
+    """Of Ovis 2 as published: marks around the whole picture and between its tiles have the placeholder too."""
+
+    image_token = "<image>"
+    _tokens = 256
+
+    def __init__(self, image_processor: Any = None) -> None:
+        super().__init__(image_processor)
+
+    @classmethod
+    def of(cls, folder: Path) -> "OvisProcessor":
+        """From the files of a model."""
+        seen = Fields(Fields(ModelFiles(folder).read("config.json")).table("visual_tokenizer_config") or {})
+        backbone = Fields(seen.table("backbone_config") or {})
+        side = side_of(backbone, "image_size", 224)
+        made = cls(OvisImages.from_pretrained(folder, size={"height": side, "width": side}))
+        made._tokens = (side // side_of(backbone, "patch_size", 14) // seen.integer("hidden_stride", 1)) ** 2
+        return made
+
+    def replace_image_token(self, image_inputs: Any, image_idx: int, **_: Any) -> str:
+        tiles = int(np.prod(image_inputs["grids"][image_idx]))
+        count = self._tokens + 3 if tiles == 1 else (1 + tiles) * (self._tokens + 1) + 1
+        return "<|image_pad|>" * count
 
 
 class Ovis25Processor(OwnProcessor):
