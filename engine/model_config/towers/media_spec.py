@@ -197,8 +197,8 @@ def _unnamed(config: Mapping[str, object]) -> int | None:
         case "chatglm_4v", _:
             token = config.get("pad_token_id")
             return token if isinstance(token, int) else None
-        case "ovis", Mapping() as text:
-            return _QWENS_PAD if text.get("model_type", "qwen2") == "qwen2" else None
+        case "ovis", Mapping() as decoder:
+            return _QWENS_PAD if decoder.get("model_type", "qwen2") == "qwen2" else None
         case "ovis2_5" | "keye" | "keye_vl1_5" | "llava_onevision2", _:
             return _QWENS_PAD
         case "fuyu", _:
