@@ -13,6 +13,8 @@ from .hf.config import DECODERS, DecoderFamily, named_architecture
 from .seq2seq.bart import FAMILIES as BART
 from .seq2seq.bart import bart_config_from_hf
 from .seq2seq.pictured import (
+    CAPTION,
+    CAPTION_TYPE,
     FLORENCE,
     FLORENCE_TYPE,
     FORMULAS,
@@ -21,6 +23,7 @@ from .seq2seq.pictured import (
     PAIRED_TYPE,
     PARSE,
     PARSE_TYPE,
+    caption_config_from_hf,
     florence_config_from_hf,
     formulas_config_from_hf,
     paired_config_from_hf,
@@ -139,6 +142,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     FLORENCE: Architecture(FLORENCE_TYPE, florence_config_from_hf),
     FORMULAS: Architecture(FORMULAS_TYPE, formulas_config_from_hf),
     PARSE: Architecture(PARSE_TYPE, parse_config_from_hf),
+    CAPTION: Architecture(CAPTION_TYPE, caption_config_from_hf),
     SPEECH2TEXT: Architecture(SPEECH2TEXT_TYPE, speech_to_text_config_from_hf),
     KYUTAI: Architecture(KYUTAI_TYPE, lambda config, _generation: kyutai_config_from_hf(config)),
     VOXTRAL_REALTIME: Architecture(

@@ -98,6 +98,16 @@ def florence(**changes: Any) -> Any:
     return _enlarged(transformers.Florence2ForConditionalGeneration(config))
 
 
+def captions(**changes: Any) -> Any:
+    """BLIP, with ``changes`` of its decoder; its states have another size than its pictures'."""
+    torch.manual_seed(0)
+    text = {"hidden_size": 32, "encoder_hidden_size": 48, "intermediate_size": 64, "num_hidden_layers": 3}
+    text |= {"num_attention_heads": 4, "max_position_embeddings": 64, "vocab_size": VOCAB, "bos_token_id": 2}
+    text |= {"sep_token_id": 3, "pad_token_id": 0, **changes}
+    config = transformers.BlipConfig(text_config=text, vision_config=_VIT, attn_implementation="eager")
+    return _enlarged(transformers.BlipForConditionalGeneration(config))
+
+
 def parse(*, tied: bool = False, **changes: Any) -> Any:
     """Nemotron Parse, with ``changes`` of its decoder."""
     torch.manual_seed(0)
@@ -127,6 +137,8 @@ KINDS: Final[dict[str, Callable[[], Any]]] = {
     "of vit and gpt2": of_gpt2,
     "formulas": formulas,
     "florence": florence,
+    "captions": captions,
+    "captions, of one size": partial(captions, hidden_size=48, hidden_act="relu"),
     "parse": parse,
     "parse, tied": partial(parse, tied=True),
 }
@@ -169,6 +181,8 @@ def encoded_by(model: Any, kind: str, pixels: torch.Tensor, text: Sequence[int] 
             seen = inner.get_image_features(pixels).pooler_output
             words = inner.get_input_embeddings()(torch.tensor([[*text]], dtype=torch.int64))
             found = inner.language_model.encoder(inputs_embeds=torch.cat([seen, words], 1)).last_hidden_state
+        elif kind.startswith("captions"):
+            found = model.vision_model(pixels).last_hidden_state
         elif kind == "formulas":
             found = model.model.encoder(pixels).pooler_output
         else:
@@ -188,6 +202,8 @@ def logits_of(model: Any, kind: str, pixels: torch.Tensor, text: Sequence[int], 
             states = model.model.get_image_features(pixels).pooler_output.shape[1]
             ids = torch.tensor([[*[model.config.image_token_id] * states, *text]])
             made = model(input_ids=ids, pixel_values=pixels, decoder_input_ids=tokens)
+        elif kind.startswith("captions"):
+            made = model(pixel_values=pixels, input_ids=tokens)
         else:
             made = model(pixel_values=pixels, decoder_input_ids=tokens)
     found: torch.Tensor = made.logits[0].float()

@@ -26,6 +26,7 @@ SPECIAL: Final[dict[str, Any]] = {
 }
 """Fields of a decoder with this vocabulary."""
 SIDES: Final = {
+    "BlipProcessor": (32, 32),
     "DonutProcessor": (32, 64),
     "Florence2Processor": (64, 64),
     "NemotronParseProcessor": (96, 72),
@@ -46,6 +47,8 @@ def images_of(name: str) -> Any:
             return transformers.DonutImageProcessorPil(size=size, do_align_long_axis=False)
         case "Florence2Processor":
             return transformers.CLIPImageProcessorPil(size=size, crop_size=size, do_center_crop=False)
+        case "BlipProcessor":
+            return transformers.BlipImageProcessorPil(size=size)
         case "NemotronParseProcessor":
             return ParseImages(size=size, image_mean=[0.0] * 3, image_std=[1.0] * 3)
         case "NougatProcessor":

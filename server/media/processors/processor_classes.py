@@ -96,7 +96,7 @@ OWN: Final[Mapping[str, Any]] = {
     "AudioFlamingo3Processor": AudioFlamingo3Processor,
     "Blip2Processor": Blip2Processor,
     "ChatGLM4VProcessor": ChatGLM4VProcessor,
-    "CLIPProcessor": LonePictures,
+    **dict.fromkeys(("BlipProcessor", "CLIPProcessor"), LonePictures),
     **dict.fromkeys(("DonutProcessor", "Florence2Processor", "NougatProcessor"), LonePictures),
     **dict.fromkeys(("PPFormulaNetProcessor", "TrOCRProcessor"), LonePictures),
     "ColModernVBertProcessor": ColModernVBertProcessor,

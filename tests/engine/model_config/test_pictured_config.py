@@ -54,6 +54,13 @@ PARSE: dict[str, Any] = {
     "max_sequence_length": 9000,
 }
 
+BLIP: dict[str, Any] = {
+    "architectures": ["BlipForConditionalGeneration"],
+    "model_type": "blip",
+    "text_config": {"model_type": "blip_text_model", "encoder_hidden_size": 1024},
+    "vision_config": {"model_type": "blip_vision_model", "hidden_size": 1024, "num_hidden_layers": 24},
+}
+
 
 def read(config: dict[str, Any], generation: dict[str, Any] | None = None) -> TextToTextConfig:
     found = read_config(config, generation or {})
@@ -87,6 +94,16 @@ def test_nemotron_parse_makes_a_state_of_four_patches_of_a_row() -> None:
     assert read({**PARSE, "image_size": [2048, 1648]}).source_positions == 128 * 25 + 1
 
 
+def test_captions_end_with_the_separator_and_have_keys_of_the_pictures_size() -> None:
+    found = read(BLIP, {"eos_token_id": 2, "bad_words_ids": [[7]]})
+    assert (found.decoder_start, found.eos_token_ids, found.never) == ((30_522,), (102,), (7,))
+    assert (found.source_positions, found.max_position) == (24 * 24 + 1, 512)
+    crossing = found.decoder.layers[0].cross
+    assert crossing is not None
+    assert crossing.encoded == 1024
+    assert found.decoder.norm_eps == 1e-12
+
+
 def test_an_encoder_takes_pictures_of_its_size_or_up_to_it_if_it_has_windows() -> None:
     fixed, free = read(TROCR).pictures, read(DONUT).pictures
     assert fixed is not None
@@ -115,6 +132,8 @@ def without(config: dict[str, Any], part: str, **changes: Any) -> dict[str, Any]
         (without(FLORENCE, "text_config", max_position_embeddings=577), "expected some for texts"),
         (without(PARSE, "encoder", args={"model": "vit_giant"}), "args.model of the vision part is 'vit_giant'"),
         (without(PARSE, "encoder", args={}), "0 summaries of 1"),
+        (without(BLIP, "text_config", encoder_hidden_size=768), "encoder_hidden_size is 768, expected"),
+        ({**BLIP, "vision_config": None}, "vision_config is missing"),
     ],
 )
 def test_fields_that_contradict_or_are_not_known_are_refused(config: dict[str, Any], why: str) -> None:
