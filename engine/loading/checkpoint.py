@@ -55,9 +55,10 @@ _CT2_FILE = "model.bin"
 _UNUSED = (
     *(".attn.bias", ".attention.bias", ".crossattention.bias", ".num_batches_tracked", ".relative_position_index"),
     *(f".ple_embedding.{each}" for each in ("layer_multipliers", "ngram_heads_vocab_sizes", "ngram_heads_offsets")),
+    *(".summary_idxs", ".embeddings.position_ids"),
 )
 """Integers that are not used: attention masks in files of GPT-2 and GPT-NeoX, counts of norms over batches, and what
-follows from the configuration in files of Swin and Qwen4."""
+follows from the configuration in files of Swin, Qwen4, C-RADIO and BLIP."""
 _NUMBERS = (".tid2eid",)
 """Tables of integers in files of DeepSeek-V4."""
 

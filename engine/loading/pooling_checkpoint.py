@@ -40,6 +40,7 @@ from ..model_config.hf.text_part import JINA_V4, MEDIA_FAMILIES
 from ..model_config.registry import asked_of_transformers, run_by_transformers
 from ..model_config.spec.attention import AttentionSpec
 from ..model_config.spec.encoder import EncoderConfig
+from ..model_config.spec.latent_attention import LatentAttentionSpec
 from ..model_config.spec.model import Backbone, ModelSpec, TaskAdapters, checked, with_mixers
 from ..quantization.stored_tensors import correct_by_tensors
 from .adapter_config import parse_adapter_config
@@ -242,8 +243,9 @@ def _decoder(config: Mapping[str, object]) -> ModelSpec:
             made = with_mixers(made, windowed, window=window // 2 + 1)
     own = str(named[0])[:80] if isinstance(named, list) and named else made.architecture
     bidirectional = made.bidirectional or gemma or config.get("is_causal") is False
-    if bidirectional and any(group.kind == "latent" for group in made.cache_groups):
-        raise ConfigError("is_causal is false, expected true: latent attention sees only what is before a token")
+    latents = [mixer for layer in made.layers for mixer in layer.mixers if isinstance(mixer, LatentAttentionSpec)]
+    if bidirectional and any(each.index is not None or each.shares >= 0 or each.reach for each in latents):
+        raise ConfigError("is_causal is false, expected true: the index of latent attention looks back alone")
     by_text = (made.by_text or bool(made.states)) and not bidirectional
     mixers = [mixer for layer in made.layers for mixer in layer.mixers if isinstance(mixer, AttentionSpec)]
     if (bidirectional or by_text) and any(mixer.chunked for mixer in mixers):

@@ -13,15 +13,21 @@ from .hf.config import DECODERS, DecoderFamily, named_architecture
 from .seq2seq.bart import FAMILIES as BART
 from .seq2seq.bart import bart_config_from_hf
 from .seq2seq.pictured import (
+    CAPTION,
+    CAPTION_TYPE,
     FLORENCE,
     FLORENCE_TYPE,
     FORMULAS,
     FORMULAS_TYPE,
     PAIRED,
     PAIRED_TYPE,
+    PARSE,
+    PARSE_TYPE,
+    caption_config_from_hf,
     florence_config_from_hf,
     formulas_config_from_hf,
     paired_config_from_hf,
+    parse_config_from_hf,
 )
 from .seq2seq.seamless import MODEL_TYPES as SEAMLESS_TYPES
 from .seq2seq.seamless import TEXT_TO_TEXT as SEAMLESS_TEXT
@@ -135,6 +141,8 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     PAIRED: Architecture(PAIRED_TYPE, paired_config_from_hf),
     FLORENCE: Architecture(FLORENCE_TYPE, florence_config_from_hf),
     FORMULAS: Architecture(FORMULAS_TYPE, formulas_config_from_hf),
+    PARSE: Architecture(PARSE_TYPE, parse_config_from_hf),
+    CAPTION: Architecture(CAPTION_TYPE, caption_config_from_hf),
     SPEECH2TEXT: Architecture(SPEECH2TEXT_TYPE, speech_to_text_config_from_hf),
     KYUTAI: Architecture(KYUTAI_TYPE, lambda config, _generation: kyutai_config_from_hf(config)),
     VOXTRAL_REALTIME: Architecture(

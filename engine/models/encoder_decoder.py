@@ -35,6 +35,7 @@ from ..model_config.speech.seamless import SeamlessConfig
 from ..model_config.speech.speech_to_text import Speech2TextConfig
 from ..model_config.speech.whisper import WhisperConfig
 from .encoder_stack import AudioEncoder, EncodedWindows, Windows, adapted_rows, go_on
+from .head import HeadTransform
 from .input_embedding import InputEmbedding, word_table
 from .picture_encoder import PictureEncoder
 from .speech.alignment import Aligned, token_times
@@ -118,6 +119,9 @@ class EncoderDecoder:
             self._head = words
         else:
             self._head = PlainLinear(words, None, invariant=context.invariant)
+        self._transform: HeadTransform | None = None
+        if isinstance(config, TextToTextConfig) and (spec := config.head_transform) is not None:
+            self._transform = HeadTransform(self.weights, spec, decoder, context)
         self._head_bias: torch.Tensor | None = None
         if config.head_bias:
             self._head_bias = context.empty(config.vocab_size, dtype=torch.float32)
@@ -254,7 +258,7 @@ class EncoderDecoder:
         normed = self._norm.plain(hidden)
         if (scale := self.config.logits_scale) != 1.0:
             normed = normed * scale
-        made = self._head(normed)
+        made = self._head(normed if self._transform is None else self._transform(normed))
         assert isinstance(made, torch.Tensor)
         product = made.float()
         if isinstance(self.config, TextToTextConfig) and (cap := self.config.logits_softcap):

@@ -1,6 +1,6 @@
 """A decoder's head: from hidden states to logits."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import partial
 
 import torch
@@ -16,7 +16,21 @@ from ..layers.linear.quantized import Stream, changed
 from ..layers.linear.weights import WeightMap
 from ..layers.mlp import kernel_kind
 from ..layers.norm import Norm, Unnormalised, make_norm, normed_columns
-from ..model_config.spec.model import HEADS, ModelSpec
+from ..model_config.spec.model import HEADS, Backbone, HeadTransformSpec, ModelSpec
+
+
+class HeadTransform:
+    """What :class:`..model_config.spec.model.HeadTransformSpec` describes."""
+
+    def __init__(self, weights: WeightMap, spec: HeadTransformSpec, model: Backbone, context: LayerContext) -> None:
+        part, size = {spec.dense: model.hidden_size}, model.hidden_size
+        self._dense = Linear(weights, part, size, context, bias=spec.bias, dtype=context.stream)
+        self._activate = partial(kernels.activate_, kind=kernel_kind(spec.activation))
+        self._norm = make_norm(weights, spec.norm, model.layers[-1].norms, model, context)
+
+    def __call__(self, hidden: Stream) -> Stream:
+        """[rows, hidden] → the same shape."""
+        return self._norm.plain(changed(self._dense(hidden), "an activation before the head", self._activate))
 
 
 class Head:
@@ -40,13 +54,9 @@ class Head:
         if not config.unsaid and config.head_transform is None:
             self._adapted = context.adapted({"lm_head": config.vocab_size}, config.hidden_size)
         self._product = _product(weights, config, context, words)
-        self._transform: tuple[Linear, Callable[[torch.Tensor], torch.Tensor], Norm] | None = None
+        self._transform: HeadTransform | None = None
         if (spec := config.head_transform) is not None:
-            part, size = {spec.dense: config.hidden_size}, config.hidden_size
-            dense = Linear(weights, part, size, context, bias=spec.bias, dtype=context.stream)
-            activate = partial(kernels.activate_, kind=kernel_kind(spec.activation))
-            norm = make_norm(weights, spec.norm, config.layers[-1].norms, config, context)
-            self._transform = dense, activate, norm
+            self._transform = HeadTransform(weights, spec, config, context)
 
     def product(self, hidden: Stream) -> Stream:
         """Hidden states [rows, hidden] before the last norm → [rows, tokens of the head], neither scaled nor capped."""
@@ -70,10 +80,7 @@ class Head:
         return self.finished(self.logits(self._of(normed)))
 
     def _of(self, normed: Stream) -> Stream:
-        if self._transform is not None:
-            dense, activate, norm = self._transform
-            normed = norm.plain(changed(dense(normed), "an activation before the head", activate))
-        return self._product(normed)
+        return self._product(normed if self._transform is None else self._transform(normed))
 
     def add_adapters_(self, logits: torch.Tensor, hidden: torch.Tensor, rows: AdapterRows) -> None:
         """Adds to logits what the rows' adapters change of the head."""

@@ -25,11 +25,16 @@ from .encoder_stack import EncodedWindows, Windows, go_on
 from .text_encoder import TextEncoder
 from .towers.payload import read_payload
 from .transformers.names import module_tensors
+from .transformers.radio import RADIO_WITH_NECK, radio_with_neck
 
 _PIXELS: Final = "pixel_values"
 _COUNT_BYTES: Final = 4
 _WORDS: Final = ("language_model",)
 """Parts of modules that are no encoder of pictures."""
+_SAID_BY_FILES: Final = ("norm_mean", "norm_std")
+"""Buffers whose values in files count, where files have them."""
+_OWN: Final[Mapping[str, Callable[[], Any]]] = {RADIO_WITH_NECK: radio_with_neck}
+"""Makers of classes that transformers lacks, by name."""
 
 
 class PictureEncoder:
@@ -138,8 +143,14 @@ class _Modules:
                 getattr(module, name)._is_hf_initialized = True
                 weights.add(f"{PICTURES}{beginning}{name}", held)
             for name, buffer in module.named_buffers(recurse=False):
-                module.register_buffer(name, torch.empty_like(buffer, device=self._device), name in _stored(module))
-                weights.pass_over(f"{PICTURES}{beginning}{name}")
+                if name in _SAID_BY_FILES:
+                    held = context.empty(*buffer.shape, dtype=buffer.dtype)
+                    held._is_hf_initialized = context.filled  # type: ignore[attr-defined]  # kept values stay
+                    weights.offer(f"{PICTURES}{beginning}{name}", held)
+                else:
+                    held = torch.empty_like(buffer, device=self._device)
+                    weights.pass_over(f"{PICTURES}{beginning}{name}")
+                module.register_buffer(name, held, name in _stored(module))
         if not context.shapes_only:
             model.initialize_weights()  # fills buffers alone
         for module in model.modules():
@@ -183,7 +194,8 @@ def _made(source: PictureSource, dtype: torch.dtype) -> tuple[Any, Sequence[Any]
     with ExitStack() as stack:
         stack.enter_context(no_init_weights())
         stack.enter_context(torch.device("meta"))
-        model: Any = getattr(transformers, source.made_by)._from_config(configuration(source.described), dtype=dtype)
+        kind = _OWN[source.made_by]() if source.made_by in _OWN else getattr(transformers, source.made_by)
+        model: Any = kind._from_config(configuration(source.described), dtype=dtype)
     conversions = get_model_conversion_mapping(model)
     if getattr(model, "pooler", None) is not None:
         model.pooler = None

@@ -321,6 +321,7 @@ MEDIA: Final[Mapping[str, tuple[str, ...]]] = {
     "OpenPanguVLForConditionalGeneration": ("openpangu_vl", "openpangu_vl_apart"),
     "Ovis2_6ForCausalLM": ("ovis2_6",),
     "Ovis2_6_MoeForCausalLM": ("ovis2_6_moe",),
+    "Ovis": ("ovis",),
     "Ovis2_5": ("ovis2_5", "ovis2_5_film", "ovis2_5_windows"),
     "Ovis2ForConditionalGeneration": ("ovis2",),
     "PaddleOCRVLForConditionalGeneration": ("paddleocr_vl",),

@@ -3,6 +3,7 @@
 import os
 import signal
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,7 +13,7 @@ import torch
 
 from stentor.loadtest.server_process import ServerProcess
 from stentor.tests.e2e.processes import below
-from stentor.tests.parity.pictured import DONUT, TROCR, florence, logits_of
+from stentor.tests.parity.pictured import DONUT, TROCR, captions, florence, logits_of, parse
 from stentor.tests.server.media.pictures import picture, png
 from stentor.tests.server.media.test_server import image
 from stentor.tests.support.pictured_files import END, SPECIAL, START, TASK, images_of, write_files
@@ -39,8 +40,10 @@ class Made(NamedTuple):
 
 
 _MAKERS: dict[str, tuple[Any, str]] = {
+    "captions": (partial(captions, sep_token_id=END), "BlipProcessor"),
     "donut": (DONUT, "DonutProcessor"),
     "florence": (florence, "Florence2Processor"),
+    "parse": (parse, "NemotronParseProcessor"),
     "trocr": (TROCR, "TrOCRProcessor"),
 }
 
@@ -80,8 +83,10 @@ def ask(client: openai.OpenAI, size: tuple[int, int], text: str, count: int, **f
 
 def test_chats_about_pictures_are_answered_as_by_transformers(made: Made, client: openai.OpenAI) -> None:
     asked = {
+        "captions": [("a pic", "", [START, *b"a pic"]), ("", "", [START])],
         "donut": [("<s_cord-v2>", "", [TASK]), ("<s_cord-v2>a", "", [TASK, *b"a"]), ("", "", [START])],
         "florence": [("<OCR>", "What is the text in the image?", [START]), ("what?", "what?", [START])],
+        "parse": [("</s><s><s_cord-v2>", "", [END, START, TASK]), ("", "", [START])],
         "trocr": [("", "", [START])],
     }[made.kind]
     for size in ((40, 30), (64, 64)):
@@ -92,7 +97,9 @@ def test_chats_about_pictures_are_answered_as_by_transformers(made: Made, client
 
 
 def test_streams_go_on_after_their_worker_was_killed(made: Made, server: ServerProcess, client: openai.OpenAI) -> None:
-    text = {"donut": "<s_cord-v2>", "florence": "<CAPTION>", "trocr": ""}[made.kind]
+    text = {"captions": "a pic", "donut": "<s_cord-v2>", "florence": "<CAPTION>", "parse": "</s><s>", "trocr": ""}[
+        made.kind
+    ]
     expected = ask(client, (40, 30), text, 40).choices[0].model_extra["token_ids"]
     found: list[int] = []
     for number, part in enumerate(ask(client, (40, 30), text, 40, stream=True)):

@@ -10,12 +10,21 @@ import torch
 import transformers as untyped_transformers
 
 from stentor.engine.models.towers.payload import Payload, write_payload
+from stentor.tests.parity.published_parse import SIDES, Parse
 
 transformers: Any = untyped_transformers
 
 VOCAB: Final = 200
 SIDE: Final = 32
-_COMPUTED: Final = ("inv_freq", "embed_scale", "position_ids", "pos_idx_to_embed", "position_index")
+_COMPUTED: Final = (
+    "norm_mean",
+    "norm_std",
+    "inv_freq",
+    "embed_scale",
+    "position_ids",
+    "pos_idx_to_embed",
+    "position_index",
+)
 """Ends of the names of buffers that are no weights."""
 _VIT: Final[dict[str, Any]] = {
     **{"hidden_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 80},
@@ -89,6 +98,23 @@ def florence(**changes: Any) -> Any:
     return _enlarged(transformers.Florence2ForConditionalGeneration(config))
 
 
+def captions(**changes: Any) -> Any:
+    """BLIP, with ``changes`` of its decoder; its states have another size than its pictures'."""
+    torch.manual_seed(0)
+    text = {"hidden_size": 32, "encoder_hidden_size": 48, "intermediate_size": 64, "num_hidden_layers": 3}
+    text |= {"num_attention_heads": 4, "max_position_embeddings": 64, "vocab_size": VOCAB, "bos_token_id": 2}
+    text |= {"sep_token_id": 3, "pad_token_id": 0, **changes}
+    config = transformers.BlipConfig(text_config=text, vision_config=_VIT, attn_implementation="eager")
+    return _enlarged(transformers.BlipForConditionalGeneration(config))
+
+
+def parse(*, tied: bool = False, **changes: Any) -> Any:
+    """Nemotron Parse, with ``changes`` of its decoder."""
+    torch.manual_seed(0)
+    text = {**_DECODER, "encoder_layers": 1, "scale_embedding": True, **changes}
+    return _enlarged(Parse(text, tied=tied)).unplaced()
+
+
 DONUT: Final = partial(paired, "DonutSwin", "MBart", _SWIN, scale_embedding=True)
 TROCR: Final = partial(paired, "ViT", "TrOCR", {**_VIT, "hidden_size": 32}, cross_attention_hidden_size=32)
 
@@ -111,6 +137,10 @@ KINDS: Final[dict[str, Callable[[], Any]]] = {
     "of vit and gpt2": of_gpt2,
     "formulas": formulas,
     "florence": florence,
+    "captions": captions,
+    "captions, of one size": partial(captions, hidden_size=48, hidden_act="relu"),
+    "parse": parse,
+    "parse, tied": partial(parse, tied=True),
 }
 READING: Final = ("florence",)
 """Those whose encoder reads a text behind the picture."""
@@ -118,6 +148,8 @@ _OF_SWIN: Final = [(SIDE, 2 * SIDE), (28, 36), (SIDE, SIDE)]
 _PIXELS: Final[dict[str, list[tuple[int, int]]]] = {
     "florence": [(64, 64), (96, 64), (128, 128)],
     "formulas": [(2 * SIDE, 2 * SIDE)],
+    "parse": [SIDES],
+    "parse, tied": [SIDES],
     "donut": _OF_SWIN,
     "of swin and bart": _OF_SWIN,
 }
@@ -149,10 +181,13 @@ def encoded_by(model: Any, kind: str, pixels: torch.Tensor, text: Sequence[int] 
             seen = inner.get_image_features(pixels).pooler_output
             words = inner.get_input_embeddings()(torch.tensor([[*text]], dtype=torch.int64))
             found = inner.language_model.encoder(inputs_embeds=torch.cat([seen, words], 1)).last_hidden_state
+        elif kind.startswith("captions"):
+            found = model.vision_model(pixels).last_hidden_state
         elif kind == "formulas":
             found = model.model.encoder(pixels).pooler_output
         else:
-            found = model.encoder(pixels).last_hidden_state
+            found = model.encoder(pixels)
+            found = getattr(found, "last_hidden_state", found)
             if hasattr(model, "enc_to_dec_proj"):
                 found = model.enc_to_dec_proj(found)
     states: torch.Tensor = found
@@ -167,6 +202,8 @@ def logits_of(model: Any, kind: str, pixels: torch.Tensor, text: Sequence[int], 
             states = model.model.get_image_features(pixels).pooler_output.shape[1]
             ids = torch.tensor([[*[model.config.image_token_id] * states, *text]])
             made = model(input_ids=ids, pixel_values=pixels, decoder_input_ids=tokens)
+        elif kind.startswith("captions"):
+            made = model(pixel_values=pixels, input_ids=tokens)
         else:
             made = model(pixel_values=pixels, decoder_input_ids=tokens)
     found: torch.Tensor = made.logits[0].float()

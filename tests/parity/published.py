@@ -22,6 +22,7 @@ from stentor.tests.parity.published_grids import IN_GRIDS
 from stentor.tests.parity.published_ling import LINGS
 from stentor.tests.parity.published_molmo import POOLED
 from stentor.tests.parity.published_names import RENAMED, named
+from stentor.tests.parity.published_ovis import OVIS
 from stentor.tests.parity.published_rows import IN_ROWS
 from stentor.tests.parity.published_siglip2 import IN_SHAPES
 from stentor.tests.parity.published_slices import IN_SLICES
@@ -447,6 +448,7 @@ PUBLISHED: Final[Mapping[str, Published]] = {
     "kimi_vl": Published("kimi_vl", _kimi_vl, _KIMI),
     **KANANAS,
     **KIMI3,
+    **OVIS,
     "ovis2_5": Published("ovis2_5", _ovis2_5, _OVIS),
     **{
         file: Published("ovis2_5", partial(_ovis2_5, newer=name), _OVIS, name)

@@ -76,6 +76,49 @@ def test_voyages_embedder_projects_all_tokens(tmp_path: Path) -> None:
         close(vector, mean / mean.norm())
 
 
+GIGA: dict[str, Any] = {
+    **{"vocab_size": LLM["vocab_size"], "hidden_size": 32, "intermediate_size": 48, "moe_intermediate_size": 24},
+    **{"num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 4, "first_k_dense_replace": 1},
+    **{"n_routed_experts": 8, "num_experts_per_tok": 2, "n_shared_experts": 1, "n_group": 2, "topk_group": 1},
+    **{"q_lora_rank": 16, "kv_lora_rank": 20, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 12},
+    "max_position_embeddings": 64,
+}
+LOW: list[dict[str, Any]] = [{}, {"q_lora_rank": None}]
+
+
+@pytest.mark.parametrize("change", LOW, ids=["low-rank queries", "whole queries"])
+@torch.inference_mode()
+def test_a_deepseek_that_looks_both_ways_gives_means_of_states(change: dict[str, Any], tmp_path: Path) -> None:
+    config = transformers.DeepseekV3Config(**{**GIGA, **change})
+    theirs = saved(transformers.DeepseekV3Model(config), tmp_path)
+    changed(tmp_path, architectures=["DeepseekV3BidirectionalModel"], model_type="deepseek_v3_bidirec", is_causal=False)
+    assert kind_of(tmp_path) == "embedding"
+    vectors, tokens = (pooled(tmp_path, Pooling(task)) for task in ("embed", "token_embed"))
+    for text, vector, each in zip(TEXTS, vectors, tokens, strict=True):
+        hidden = both_ways(theirs, text)
+        close(each, hidden, 1e-3)
+        mean = hidden.mean(0, keepdim=True)
+        close(vector, mean / mean.norm())
+
+
+def test_a_deepseek_whose_index_looks_back_is_not_read_both_ways(tmp_path: Path) -> None:
+    described = {**GIGA, "architectures": ["DeepseekV32Model"], "model_type": "deepseek_v32", "is_causal": False}
+    index = {"index_n_heads": 2, "index_head_dim": 8, "index_topk": 4}
+    (tmp_path / "config.json").write_text(json.dumps({**described, **index}))
+    with pytest.raises(CheckpointError, match="the index of latent attention looks back alone"):
+        pooling_config(tmp_path)
+
+
+@torch.inference_mode()
+def test_a_qwen3_that_looks_both_ways_gives_means_of_states(tmp_path: Path) -> None:
+    theirs = saved(transformers.Qwen3Model(transformers.Qwen3Config(**LLM, head_dim=8)), tmp_path)
+    changed(tmp_path, architectures=["Qwen3BidirectionalModel"], model_type="qwen3_bidirec", is_causal=False)
+    assert kind_of(tmp_path) == "embedding"
+    for text, found in zip(TEXTS, pooled(tmp_path, Pooling("embed")), strict=True):
+        mean = both_ways(theirs, text).mean(0, keepdim=True)
+        close(found, mean / mean.norm())
+
+
 EUROBERTS: dict[str, Callable[[], Any]] = {
     "late": lambda: library.EuroBertForSequenceClassification(library.EuroBertConfig(**SPECIAL, num_labels=3)),
     "mean": lambda: library.EuroBertForSequenceClassification(

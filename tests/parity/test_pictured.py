@@ -94,7 +94,7 @@ def test_files_of_older_versions_are_read(tmp_path: Path) -> None:
         torch.testing.assert_close(made, pair.logits(row, [2, 5, 7]), atol=3e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize("kind", ["trocr", "donut", "florence"])
+@pytest.mark.parametrize("kind", ["trocr", "donut", "florence", "parse"])
 @pytest.mark.parametrize("packed", [True, False], ids=["packed", "plain"])
 def test_bfloat16_is_as_near_float32_as_transformers_is(kind: str, packed: bool, tmp_path: Path) -> None:
     pair = Pair(kind, tmp_path)
@@ -107,3 +107,20 @@ def test_bfloat16_is_as_near_float32_as_transformers_is(kind: str, packed: bool,
     theirs = [pair.logits(row, each) for row, each in enumerate(outputs)]
     errors = [torch.cat(made).sub_(torch.cat(expected)).norm() for made in (ours.step(outputs), theirs)]
     assert errors[0] < 1.2 * errors[1]
+
+
+def test_published_files_of_blip_have_the_head_and_numbers_of_positions_too(tmp_path: Path) -> None:
+    pair = Pair("captions", tmp_path)
+    file = tmp_path / "model.safetensors"
+    tensors = load_file(file)
+    head = "text_decoder.cls.predictions."
+    tied = {
+        f"{head}decoder.weight": tensors["text_decoder.bert.embeddings.word_embeddings.weight"].clone(),
+        f"{head}decoder.bias": tensors[f"{head}bias"].clone(),
+        "text_decoder.bert.embeddings.position_ids": torch.arange(64)[None],
+    }
+    save_file({**tensors, **tied}, file, {"format": "pt"})
+    ours = PagedEncoderDecoder(tmp_path)
+    ours.listen(pair.windows)
+    for row, made in enumerate(ours.step([[2, 5, 7]] * 3)):
+        torch.testing.assert_close(made, pair.logits(row, [2, 5, 7]), atol=3e-4, rtol=1e-4)

@@ -11,6 +11,7 @@ from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
 from tokenizers.processors import TemplateProcessing
 
+from stentor.server.media.processors.images.parse import ParseImages
 from stentor.server.text.tokenizers.pieces import byte_alphabet
 
 transformers: Any = untyped_transformers
@@ -25,16 +26,20 @@ SPECIAL: Final[dict[str, Any]] = {
 }
 """Fields of a decoder with this vocabulary."""
 SIDES: Final = {
+    "BlipProcessor": (32, 32),
     "DonutProcessor": (32, 64),
     "Florence2Processor": (64, 64),
+    "NemotronParseProcessor": (96, 72),
     "NougatProcessor": (64, 32),
     "TrOCRProcessor": (32, 32),
 }
 """Height and width of pixels."""
+OWN_NORMS: Final = ("NemotronParseProcessor",)
+"""Those whose pixels the encoder norms."""
 
 
 def images_of(name: str) -> Any:
-    """transformers' image processor of the processor ``name``."""
+    """The image processor of the processor ``name``: transformers', if it has one."""
     height, width = SIDES[name]
     size = {"height": height, "width": width}
     match name:
@@ -42,6 +47,10 @@ def images_of(name: str) -> Any:
             return transformers.DonutImageProcessorPil(size=size, do_align_long_axis=False)
         case "Florence2Processor":
             return transformers.CLIPImageProcessorPil(size=size, crop_size=size, do_center_crop=False)
+        case "BlipProcessor":
+            return transformers.BlipImageProcessorPil(size=size)
+        case "NemotronParseProcessor":
+            return ParseImages(size=size, image_mean=[0.0] * 3, image_std=[1.0] * 3)
         case "NougatProcessor":
             return transformers.NougatImageProcessorPil(size=size)
         case _:
@@ -59,4 +68,6 @@ def write_files(folder: Path, name: str) -> None:
     backend.save(str(folder / "tokenizer.json"))
     images_of(name).save_pretrained(folder)
     file = folder / "preprocessor_config.json"
-    file.write_text(json.dumps({**json.loads(file.read_text()), "processor_class": name}))
+    file.write_text(
+        json.dumps({**json.loads(file.read_text()), "do_normalize": name not in OWN_NORMS, "processor_class": name})
+    )

@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
 
@@ -13,7 +13,7 @@ from stentor.kernels.low_rank import LowRank
 from ...model_config.spec.latent_attention import LatentAttentionSpec
 from ...model_config.spec.model import Backbone
 from ..elementwise import elementwise
-from ..forward_batch import ForwardBatch, LayerCache
+from ..forward_batch import ForwardBatch, LayerCache, Texts
 from ..linear.adapters import AdapterRows
 from ..linear.layer_context import LayerContext
 from ..linear.linear import Linear, plain_weight
@@ -30,6 +30,21 @@ _EXPANDED_BYTES: Final = 64 << 20
 """Most bytes of keys expanded from latents at once; further heads are computed afterwards."""
 
 
+class Spans(NamedTuple):
+    """Where each row's queries and keys lie."""
+
+    q_start: torch.Tensor
+    """int32 [rows + 1]"""
+    k_start: torch.Tensor
+    """int32 [rows + 1]"""
+    most_queries: int
+    """Of a row."""
+    most_keys: int
+    layout: kernels.KeyLayout | None
+    causal: bool
+    """Whether a token sees only those before it."""
+
+
 class LatentAttention:
     """Attention with keys and values made from one latent a token, which alone is cached.
 
@@ -42,6 +57,8 @@ class LatentAttention:
     With an index, a token sees the tokens that it chooses, or that an earlier layer's index has chosen. Rows that see
     no more tokens than may be chosen are computed without it. A layer may use the latents of an earlier one; it caches
     nothing, or the keys of its index.
+
+    Texts whose tokens see each other are expanded, and cached nowhere.
     """
 
     def __init__(
@@ -141,8 +158,6 @@ class LatentAttention:
         ``x``: the layer's input, for an index.
         """
         spec = self._spec
-        cache = batch.caches[self._cache]
-        attention = batch.attention[cache.group]
         gates = spec.gate_count
         asked = made.shape[1] - spec.own_dim - gates
         query, kept, gate = made.split_with_sizes((asked, spec.own_dim, gates), dim=1)
@@ -168,12 +183,13 @@ class LatentAttention:
         if self._growth is not None:
             query = self._growth(query, batch.positions)
         q, turning = query.split_with_sizes((spec.nope_dim, spec.rope_dim), dim=2)
-        q_rotated = self._rotated(turning, kept, batch, cache, attention)
-        chosen = None if spec.index is None else batch.chosen.positions
-        if spec.reach and attention.max_seq_len > spec.reach:
-            chosen = _nearest(batch.positions, spec.reach)
+        q_rotated, latents = self._rotated(turning, kept, batch)
         added = self._added_by(batch.adapter_rows)
-        found = self._attended(q, q_rotated, cache, attention, chosen, added, batch.drawn)
+        if batch.texts is None:
+            found = self._attend_cached(q, q_rotated, latents, batch, added)
+        else:
+            assert latents is not None, "layers of an embedder have latents of their own"
+            found = self._attend_whole(q, q_rotated, latents, batch.texts, added)
         if not gate.shape[1]:
             return found
         opened = elementwise(torch.sigmoid, gate.float()).to(found.dtype)
@@ -181,16 +197,43 @@ class LatentAttention:
             return found * opened
         return (found.view(-1, spec.heads, spec.v_dim) * opened.unsqueeze(2)).flatten(1)
 
-    def _rotated(
+    def _attend_cached(
         self,
-        turning: torch.Tensor,
-        kept: torch.Tensor,
+        q: torch.Tensor,
+        q_rotated: torch.Tensor,
+        latents: torch.Tensor | None,
         batch: ForwardBatch,
-        cache: LayerCache,
-        attention: kernels.AttentionBatch,
+        added: Added,
     ) -> torch.Tensor:
-        """The rotated part of queries, [tokens, heads, rope_dim]. Writes the tokens' latents [tokens, latent_dim],
-        before norm and rotation, unless the layer uses those of another."""
+        """[tokens, heads, nope_dim] and [tokens, heads, rope_dim] → [tokens, heads * v_dim]; writes ``latents``."""
+        spec, cache = self._spec, batch.caches[self._cache]
+        attention = batch.attention[cache.group]
+        if latents is not None:
+            kernels.write_latents_(latents, cache.latents, attention.slots)
+        chosen = None if spec.index is None else batch.chosen.positions
+        if spec.reach and attention.max_seq_len > spec.reach:
+            chosen = _nearest(batch.positions, spec.reach)
+        return self._attended(q, q_rotated, cache, attention, chosen, added, batch.drawn)
+
+    def _attend_whole(
+        self, q: torch.Tensor, q_rotated: torch.Tensor, latents: torch.Tensor, texts: Texts, added: Added
+    ) -> torch.Tensor:
+        """The same within whole texts, whose tokens see each other."""
+        if texts.seen is not None:
+            latents = latents[texts.seen]
+            places = torch.full((len(q),), -1, device=q.device)
+            places[texts.seen] = torch.arange(len(latents), device=q.device)
+            added = [(part, own[own >= 0]) for part, own in ((part, places[own]) for part, own in added)]
+        starts = texts.cu_seqlens if texts.query_starts is None else texts.query_starts
+        longest = texts.varlen.max_seqlen
+        spans = Spans(starts, texts.cu_seqlens, longest, longest, texts.layout, causal=False)
+        return self._expanded(q, q_rotated, latents, added, spans)
+
+    def _rotated(
+        self, turning: torch.Tensor, kept: torch.Tensor, batch: ForwardBatch
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """The rotated part of queries, [tokens, heads, rope_dim], and the tokens' latents [tokens, latent_dim], of what
+        is before norm and rotation; None if the layer uses those of another."""
         spec = self._spec
         latent, shared = kept, kept.new_zeros(len(kept), spec.rope_dim)
         if self._kv_norm is not None:
@@ -201,12 +244,12 @@ class LatentAttention:
         if spec.rope is not None:
             q_rotated, k_rotated = self._halves(turning), self._halves(k_rotated)
             kernels.rotary_(q_rotated, k_rotated, self._cos, self._sin, batch.positions)
-        if self._kv_norm is not None:
-            normed = self._kv_norm.plain(latent)
-            if spec.latent_scale != 1.0:
-                normed = normed * spec.latent_scale
-            kernels.write_latents_(torch.cat([normed, k_rotated.squeeze(1)], dim=1), cache.latents, attention.slots)
-        return q_rotated
+        if self._kv_norm is None:
+            return q_rotated, None
+        normed = self._kv_norm.plain(latent)
+        if spec.latent_scale != 1.0:
+            normed = normed * spec.latent_scale
+        return q_rotated, torch.cat([normed, k_rotated.squeeze(1)], dim=1)
 
     def _added_by(self, rows: AdapterRows | None) -> Added:
         """The adapters that change the matrix of keys and values."""
@@ -248,8 +291,11 @@ class LatentAttention:
         for row, span in enumerate(spans):
             if not absorbed[row]:
                 latents = kernels.latents_of(cache.latents, attention.block_tables[row], lengths[row])
-                own = [part for part, tokens in added if bool((tokens == span.start).any())]
-                out[span] = self._expanded(q[span], q_rotated[span], latents, own)
+                every = torch.arange(lengths[row])
+                own = [(part, every) for part, tokens in added if bool((tokens == span.start).any())]
+                begin, ends = (torch.tensor([0, count], dtype=torch.int32) for count in (counts[row], lengths[row]))
+                one = Spans(begin, ends, counts[row], lengths[row], kernels.lay_out_keys(ends), causal=True)
+                out[span] = self._expanded(q[span], q_rotated[span], latents, own, one)
         if any(absorbed):
             rows = torch.tensor(absorbed)
             tokens = rows.repeat_interleave(torch.tensor(counts))
@@ -301,38 +347,36 @@ class LatentAttention:
         return keys, values
 
     def _expanded(
-        self, q: torch.Tensor, q_rotated: torch.Tensor, latents: torch.Tensor, added: Sequence[LowRank]
+        self, q: torch.Tensor, q_rotated: torch.Tensor, latents: torch.Tensor, added: Added, spans: Spans
     ) -> torch.Tensor:
-        """Expanded attention of the last tokens of a row over ``latents`` [length, latent_dim], which end with rotated
-        parts."""
+        """Expanded attention of the last tokens of each row over ``latents`` [length, latent_dim], which end with
+        rotated parts. ``added``: the latents that each adapter changes."""
         spec, length = self._spec, len(latents)
         latent, shared = latents.split_with_sizes((spec.kv_lora_rank, spec.rope_dim), dim=1)
         width = max(spec.nope_dim + spec.rope_dim, spec.v_dim)  # kernels need equal widths
         step = max(1, _EXPANDED_BYTES // (length * width * latents.itemsize))
-        q_start, k_start = (torch.tensor([0, count], dtype=torch.int32) for count in (len(q), length))
-        layout = kernels.lay_out_keys(k_start)
         out = q.new_empty(len(q), spec.heads, spec.v_dim)
         for first in range(0, spec.heads, step):
             some = slice(first, min(first + step, spec.heads))
             weight = self._made.view(spec.heads, -1, spec.kv_lora_rank)[some].flatten(0, 1)
             made = kernels.linear(latent, weight)
-            for part in added:
+            for part, own in added:
                 up = part.up.reshape(spec.heads, -1, part.up.shape[1])[some].flatten(0, 1)
-                made += (latent.to(up.dtype) @ part.down.T @ up.T * part.scale).to(made.dtype)
+                made[own] += (latent[own].to(up.dtype) @ part.down.T @ up.T * part.scale).to(made.dtype)
             made = made.view(length, some.stop - first, -1)
             nope, values = made.split_with_sizes((spec.nope_dim, spec.v_dim), dim=2)
             attended = kernels.varlen_attention(
                 _joined(width, q[:, some], q_rotated[:, some]),
                 _joined(width, nope, shared.unsqueeze(1).expand(-1, nope.shape[1], -1)),
                 _joined(width, values),
-                q_start,
-                k_start,
-                len(q),
-                length,
+                spans.q_start,
+                spans.k_start,
+                spans.most_queries,
+                spans.most_keys,
                 scale=spec.scale,
-                causal=True,
+                causal=spans.causal,
                 sinks=None if self._sinks is None else self._sinks[some],
-                layout=layout,
+                layout=spans.layout,
             )
             out[:, some] = attended[..., : spec.v_dim]
         return out.view(len(q), spec.v_size)

@@ -14,6 +14,7 @@ from .common import attention_bias, common, slide
 from .dense import llama, qwen3
 from .gemma4 import gemma4
 from .hybrid import lfm2
+from .latent import deepseek_v3
 from .moe import gpt_oss
 
 _EMBEDDING_GEMMA2: Final = {
@@ -50,8 +51,14 @@ def _eurobert(fields: Fields, name: str) -> ModelSpec:
     return _both_ways(with_layers(spec, mlp=replace(dense_mlp(spec), bias=fields.flag("mlp_bias"))))
 
 
-def _voyage(fields: Fields, name: str) -> ModelSpec:
+def _qwen3(fields: Fields, name: str) -> ModelSpec:
+    """Voyage's embedder, and Giga-Embeddings."""
     return _both_ways(qwen3(fields, name))
+
+
+def _deepseek3(fields: Fields, name: str) -> ModelSpec:
+    """Giga-Embeddings: a DeepSeek-V3 that looks both ways."""
+    return _both_ways(deepseek_v3(fields, name))
 
 
 def _jina(fields: Fields, name: str) -> ModelSpec:
@@ -101,13 +108,14 @@ def _embedding_gemma2(fields: Fields, name: str) -> ModelSpec:
 
 
 EMBEDDERS: Final[Mapping[str, Callable[[Fields, str], ModelSpec]]] = {
+    "DeepseekV3Bidirectional": _deepseek3,
     "EmbeddingGemma2": _embedding_gemma2,
     "EmbeddingGemma2Text": _embedding_gemma2,
     "EuroBert": _eurobert,
     "JinaEmbeddingsV5": _jina,
     "Lfm2Bidirectional": _lfm2,
     "LlamaBidirectional": _llama,
-    "VoyageQwen3BidirectionalEmbed": _voyage,
+    **dict.fromkeys(("Qwen3Bidirectional", "VoyageQwen3BidirectionalEmbed"), _qwen3),
     "OpenAIPrivacyFilter": _privacy_filter,
 }
 """Readers by architecture, without the ending that names its head."""

@@ -360,6 +360,7 @@ _FAMILIES: Final[Mapping[str, MediaFamily]] = {
     "NVLM_D": MediaFamily("NVLM_D", "qwen2"),
     "OpenCUAForConditionalGeneration": MediaFamily("opencua", "qwen2"),
     "OpenPanguVLForConditionalGeneration": MediaFamily("openpangu_vl", "openpangu_vl_text", own_text=True),
+    "Ovis": MediaFamily("ovis", "qwen2"),
     "Ovis2_5": MediaFamily("ovis2_5", "qwen3", "images, video"),
     "Ovis2ForConditionalGeneration": MediaFamily("ovis2", "qwen2"),
     "PaddleOCRVLForConditionalGeneration": MediaFamily("paddleocr_vl", "paddleocr_vl_text"),
@@ -410,8 +411,7 @@ ALIASES: Final[Mapping[str, str]] = {
     "InternS2PreviewForConditionalGeneration": "Qwen3_5MoeForConditionalGeneration",
     "LightOnOCRForConditionalGeneration": "LightOnOcrForConditionalGeneration",
     "MuseGlimmerForCausalLM": "MuseGlimmerForConditionalGeneration",
-    "Ovis2_6ForCausalLM": "Ovis2_5",
-    "Ovis2_6_MoeForCausalLM": "Ovis2_5",
+    **dict.fromkeys(("Ovis2_6ForCausalLM", "Ovis2_6_MoeForCausalLM"), "Ovis2_5"),
     "SkyworkR1VChatModel": "InternVLChatModel",
 }
 """Architectures whose files are those of others, but for the names of architecture and model type."""

@@ -18,7 +18,7 @@ from .text import Rename, Stack, TextToTextConfig, decoder_start_of, eos_of, nev
 
 _MOST_POSITIONS: Final = 1 << 20
 _EPS: Final = 1e-5
-_ACTIVATIONS: Final[Mapping[str, Activation]] = {
+ACTIVATIONS: Final[Mapping[str, Activation]] = {
     "gelu": "gelu",
     "gelu_new": "gelu_tanh",
     "relu": "relu",
@@ -34,8 +34,9 @@ class Family(NamedTuple):
     before: bool
     """Whether norms stand before each part, and one behind the last layer; otherwise behind each sum."""
     embedding_norm: bool
-    positions: Literal["learned", "open", "closed"]
-    """Whether they are stored, or their sinusoids as in :attr:`..spec.token_input.TokenInputSpec.sinusoids`."""
+    positions: Literal["learned", "open", "closed", ""]
+    """Whether they are stored, or their sinusoids as in :attr:`..spec.token_input.TokenInputSpec.sinusoids`; "": there
+    are none."""
     first: int = 0
     """The row of the first position, or what it counts as."""
     vocab: int = 50265
@@ -226,7 +227,7 @@ def stack_of(
         norms = Norms(mixer_in=first, cross_in=cross, mlp_in=last, kind="layer", bias=True)
     else:
         norms = Norms(mixer_sum=first, cross_sum=cross, mlp_sum=last, kind="layer", bias=True)
-    activation = fields.one_of("activation_function", _ACTIVATIONS, family.activation)
+    activation = fields.one_of("activation_function", ACTIVATIONS, family.activation)
     inner = fields.integer(f"{side}_ffn_dim", family.inner)
     layer = LayerSpec(
         attention,

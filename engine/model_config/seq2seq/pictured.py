@@ -1,6 +1,7 @@
 """Reads encoder-decoders from a picture to text: those of an encoder and a decoder of other families (TrOCR,
-arXiv:2109.10282; Donut, arXiv:2111.15664; Nougat, arXiv:2308.13418), PP-FormulaNet (arXiv:2503.18382), and Florence-2
-(arXiv:2311.06242), whose encoder takes a text behind the picture."""
+arXiv:2109.10282; Donut, arXiv:2111.15664; Nougat, arXiv:2308.13418), PP-FormulaNet (arXiv:2503.18382), Nemotron Parse
+(arXiv:2511.20478), BLIP (arXiv:2201.12086), and Florence-2 (arXiv:2311.06242), whose encoder takes a text behind the
+picture."""
 
 from collections.abc import Mapping
 from typing import Final, NamedTuple
@@ -9,10 +10,12 @@ from msgspec.structs import replace
 
 from ..config_fields import ConfigError, Fields
 from ..hf.classic import gpt2
+from ..hf.radio import radio_sizes, radio_tokens
+from ..spec.model import HeadTransformSpec
 from ..spec.picture_source import PictureSource, Strided
 from ..spec.seq2seq import EMBEDDING
-from .bart import FAMILIES, Family, layers_of, positions_of, stack_of
-from .text import Rename, Stack, TextToTextConfig, decoder_start_of, eos_of, never_of
+from .bart import ACTIVATIONS, FAMILIES, Family, layers_of, positions_of, stack_of
+from .text import UNUSED_PART, Rename, Stack, TextToTextConfig, decoder_start_of, eos_of, never_of
 
 PICTURES: Final = "pictures."
 """Beginning, here, of the names of an encoder's tensors."""
@@ -25,6 +28,10 @@ FLORENCE: Final = "Florence2ForConditionalGeneration"
 FLORENCE_TYPE: Final = "florence2"
 FORMULAS: Final = "PPFormulaNetForConditionalGeneration"
 FORMULAS_TYPE: Final = "pp_formulanet"
+CAPTION: Final = "BlipForConditionalGeneration"
+CAPTION_TYPE: Final = "blip"
+PARSE: Final = "NemotronParseForConditionalGeneration"
+PARSE_TYPE: Final = "nemotron_parse"
 
 _TROCR: Final = Family("trocr", False, True, "learned", 2, max_position=512, start=2)
 _DECODERS: Final[Mapping[str, Family]] = {
@@ -32,6 +39,17 @@ _DECODERS: Final[Mapping[str, Family]] = {
     "trocr": _TROCR,
 }
 """By model type."""
+_UNPLACED: Final = FAMILIES["MBartForConditionalGeneration"]._replace(positions="", scaled=True, start=2)
+"""Nemotron Parse's, whose tokens have no positions."""
+_CAPTION: Final = Family("blip_text_model", False, True, "learned", layers=(12, 12), heads=8, inner=3072, hidden=768)
+_CAPTION_FIELDS: Final[Mapping[str, str]] = {
+    **{"hidden_size": "d_model", "num_hidden_layers": "decoder_layers", "hidden_act": "activation_function"},
+    **{"num_attention_heads": "decoder_attention_heads", "intermediate_size": "decoder_ffn_dim"},
+}
+"""Names of BART's fields by those of BERT."""
+_CAPTION_DEFAULTS: Final[Mapping[str, object]] = {
+    **{"vocab_size": 30_524, "max_position_embeddings": 512, "bos_token_id": 30_522, "sep_token_id": 102},
+}
 _SQUARES: Final[Mapping[str, tuple[str, int]]] = {
     "vit": ("ViTModel", 1),
     "deit": ("DeiTModel", 2),
@@ -61,8 +79,44 @@ _FLORENCE_NAMES: Final = (
     Rename(r"model\.language_model\.(shared|(en|de)coder\.embed_tokens)(?=\.)", EMBEDDING),
     Rename(r"model\.language_model(?=\.)", "model"),
 )
+_PARSE_NAMES: Final = (
+    Rename(r"encoder\.", PICTURES),
+    Rename(r"decoder\.embed_tokens(?=\.)", EMBEDDING),
+    Rename(r"decoder\.extra_(heads|proj)\..+", UNUSED_PART),
+    Rename(r"decoder(?=\.)", "model.decoder"),
+)
+_CAPTION_NAMES: Final = (
+    Rename(r"vision_model\.", PICTURES),
+    Rename(r"text_decoder\.bert\.embeddings\.word_embeddings(?=\.)", EMBEDDING),
+    Rename(r"text_decoder\.bert\.embeddings\.position_embeddings(?=\.)", "model.decoder.embed_positions"),
+    Rename(r"text_decoder\.bert\.embeddings\.LayerNorm(?=\.)", "model.decoder.layernorm_embedding"),
+    *(
+        Rename(rf"text_decoder\.bert\.encoder\.layer\.(\d+)\.{stored}(?=\.)", rf"model.decoder.layers.\1.{name}")
+        for stored, name in (
+            *(
+                (rf"{part}\.self\.{each}", f"{own}.{each[0]}_proj")
+                for part, own in (("attention", "self_attn"), ("crossattention", "encoder_attn"))
+                for each in ("query", "key", "value")
+            ),
+            *(
+                (rf"{part}\.output\.{each}", f"{own}{name}")
+                for part, own in (("attention", "self_attn"), ("crossattention", "encoder_attn"))
+                for each, name in (("dense", ".out_proj"), ("LayerNorm", "_layer_norm"))
+            ),
+            *((r"intermediate\.dense", "fc1"), (r"output\.dense", "fc2"), (r"output\.LayerNorm", "final_layer_norm")),
+        )
+    ),
+    Rename(r"text_decoder\.cls\.predictions\.transform\.", "head."),
+    Rename(r"text_decoder\.cls\.predictions\.(decoder\.)?bias$", "logits.bias"),
+    Rename(r"text_decoder\.cls\.predictions\.decoder(?=\.)", "lm_head"),
+)
+_PARSE_SIDES: Final = (2048, 1648)
+_PARSE_MERGED: Final = 4
+"""Patches of a row that become one state."""
+_PARSE_LONGEST: Final = 9000
 _UNUSED: Final = (
     *(f"encoder.pooler.{part}.{which}" for part in ("dense", "layernorm") for which in ("weight", "bias")),
+    "embeddings.position_ids",
     *("embed_positions.weights", "embed_positions._float_tensor", "relative_position_index", "pos_idx_to_embed"),
     *(".attn.bias", ".crossattention.bias", ".masked_bias"),
 )
@@ -151,6 +205,74 @@ def florence_config_from_hf(config: Mapping[str, object], generation: Mapping[st
     return _config(FLORENCE, written, pictures, _FLORENCE_NAMES, both)
 
 
+def parse_config_from_hf(config: Mapping[str, object], generation: Mapping[str, object]) -> TextToTextConfig:
+    """As :func:`paired_config_from_hf`, of Nemotron Parse."""
+    whole, seen, told = Fields(config), Fields(_part(config, "encoder")), _part(config, "decoder")
+    args = Fields(seen.table("args") or {})
+    sizes, tokens = radio_sizes(seen, args), radio_tokens(args)
+    patch = seen.integer("patch_size", 16)
+    longest = args.integer("cpe_max_size", seen.integer("max_resolution", 2048), most=1 << 15)
+    sides = _sides(whole, "image_size", 0) if whole.has("image_size") else _PARSE_SIDES
+    if not tokens.summaries or max(tokens.summaries) >= tokens.classes or longest < patch:
+        raise ConfigError(
+            f"the encoder has {len(tokens.summaries)} summaries of {tokens.classes} and positions of {longest} pixels, "
+            f"expected some, and at least a patch of {patch}"
+        )
+    fields = Fields({"max_position_embeddings": whole.get("max_sequence_length") or _PARSE_LONGEST, **told})
+    written = _of_family(PARSE, _UNPLACED, fields)
+    pictures = PictureSource(
+        made_by="RadioWithNeck",
+        described={
+            **{"model_type": "radio", "hidden_size": sizes.width, "num_hidden_layers": sizes.layers},
+            **{"num_attention_heads": sizes.heads, "patch_size": patch, "max_img_size": longest},
+            **{"num_cls_tokens": tokens.classes, "num_registers": tokens.registers},
+            **{"summary_idxs": list(tokens.summaries), "norm_mean": [0.0] * 3, "norm_std": [1.0] * 3},
+            **{"neck_size": written.hidden, "neck_merge": _PARSE_MERGED},
+        },
+        channels=3,
+        sides=sides,
+        steps=(Strided(patch, patch), Strided(_PARSE_MERGED, _PARSE_MERGED, down=False)),
+        besides=1,
+        size=written.hidden,
+    )
+    both = {**told, **{name: value for name, value in config.items() if value is not None}}, generation
+    found = replace(_config(PARSE, written, pictures, _PARSE_NAMES, both), bounded=False)
+    tied = whole.flag("tie_word_embeddings") or fields.flag("tie_word_embeddings")
+    return found if tied else replace(found, head="lm_head")
+
+
+def caption_config_from_hf(config: Mapping[str, object], generation: Mapping[str, object]) -> TextToTextConfig:
+    """As :func:`paired_config_from_hf`, of BLIP's captions (arXiv:2201.12086)."""
+    seen = Fields(_part(config, "vision_config"))
+    told = {**_CAPTION_DEFAULTS, **_part(config, "text_config")}
+    named = Fields({_CAPTION_FIELDS.get(name, name): value for name, value in told.items()})
+    height, width = _sides(seen, "image_size", 384)
+    patch = seen.integer("patch_size", 16)
+    pictures = PictureSource(
+        made_by="BlipVisionModel",
+        described={"model_type": "blip_vision_model", **seen.values},
+        channels=3,
+        sides=(height, width),
+        steps=(Strided(patch, patch),),
+        besides=1,
+        size=seen.integer("hidden_size", 768),
+    )
+    if (size := Fields(told).integer("encoder_hidden_size", pictures.size)) != pictures.size:
+        raise ConfigError(f"encoder_hidden_size is {size}, expected the encoder's size, {pictures.size}")
+    family = _CAPTION._replace(start=Fields(told).token_id("bos_token_id"))
+    written = _of_family(CAPTION, family, named, pictures.size if pictures.size != named.integer("d_model", 768) else 0)
+    layers = replace(written.stack.layers, norm_eps=Fields(told).positive("layer_norm_eps", 1e-12))
+    written = written._replace(stack=replace(written.stack, layers=layers))
+    activation = named.one_of("activation_function", ACTIVATIONS, "gelu")
+    ends = {"eos_token_id": Fields(told).token_id("sep_token_id")}  # as the class's own generation has it
+    never = {name: value for name, value in generation.items() if name == "bad_words_ids"}
+    return replace(
+        _config(CAPTION, written, pictures, _CAPTION_NAMES, (ends, never)),
+        head_transform=HeadTransformSpec(activation, True, "head.dense", "head.LayerNorm"),
+        logits_bias="logits.bias",
+    )
+
+
 class _Written(NamedTuple):
     """What writes about a picture."""
 
@@ -182,7 +304,7 @@ def _of_family(name: str, family: Family, fields: Fields, encoded: int = 0, *, r
         for side in (("encoder", "decoder") if reads else ("decoder",))
     }
     stack = sides["decoder"]
-    if encoded and family.model_type == _TROCR.model_type:
+    if encoded and family.model_type in (_TROCR.model_type, _CAPTION.model_type):
         layers = []
         for layer in stack.layers.layers:
             assert layer.cross is not None

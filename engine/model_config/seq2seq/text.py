@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from ..config_fields import ConfigError, Fields
 from ..spec.cache import CacheSpec
-from ..spec.model import Backbone, cache_groups_of
+from ..spec.model import Backbone, HeadTransformSpec, cache_groups_of
 from ..spec.picture_source import PictureSource
 from ..spec.seq2seq import EMBEDDING, Seq2SeqConfig
 from ..spec.token_input import TokenInputSpec
@@ -82,6 +82,8 @@ class TextToTextConfig(Decoding, Seq2SeqConfig, frozen=True, kw_only=True):
     """Whether positions are stored for so many tokens; otherwise both stacks take any number."""
     scale_logits: float = 1.0
     logits_softcap: float = 0.0
+    head_transform: HeadTransformSpec | None = None
+    """What stands before the head (BLIP)."""
     logits_bias: str = ""
     """Stored name of what is added to logits if a file has it; "": nothing."""
     renames: tuple[Rename, ...] = ()

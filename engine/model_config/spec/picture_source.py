@@ -7,18 +7,24 @@ import msgspec
 
 
 class Strided(NamedTuple):
-    """A convolution along a side of a picture."""
+    """A convolution along the sides of a picture."""
 
     kernel: int
     stride: int
     padding: int = 0
+    down: bool = True
+    """Whether it runs down too, and not along the width alone."""
+
+    def of(self, side: int) -> int:
+        """What it makes of a side."""
+        return (side + 2 * self.padding - self.kernel) // self.stride + 1
 
 
 class PictureSource(msgspec.Struct, frozen=True, kw_only=True):
     """From the pixels of one picture to states, to which a decoder attends or which an encoder of texts takes first."""
 
     made_by: str
-    """transformers' class of the encoder."""
+    """transformers' class of the encoder, or ours (:mod:`...models.transformers.radio`)."""
     described: Mapping[str, object]
     """The config.json of that class."""
     channels: int
@@ -50,5 +56,5 @@ class PictureSource(msgspec.Struct, frozen=True, kw_only=True):
     def _grid(self, height: int, width: int) -> int:
         rows, columns = height, width
         for step in self.steps:
-            rows, columns = ((side + 2 * step.padding - step.kernel) // step.stride + 1 for side in (rows, columns))
+            rows, columns = step.of(rows) if step.down else rows, step.of(columns)
         return 0 if min(rows, columns) < 1 else self.besides + rows * columns

@@ -11,7 +11,7 @@ from ..hf.deepseek_ocr import PLACEHOLDER, is_deepseek_ocr
 from ..hf.nemotron_omni import in_transformers_form
 from ..hf.text_part import MEDIA_FAMILIES
 from ..hf.thinker import thinker
-from ..seq2seq.pictured import FLORENCE_TYPE, FORMULAS_TYPE, PAIRED_TYPE
+from ..seq2seq.pictured import CAPTION_TYPE, FLORENCE_TYPE, FORMULAS_TYPE, PAIRED_TYPE, PARSE_TYPE
 
 Modality = Literal["image", "video", "audio"]
 MediaAxes = Literal["grid", "frames", "blocks", "numbered", "canvas", "corner"]
@@ -40,7 +40,7 @@ _STILLS: Final = {family.model_type for family in MEDIA_FAMILIES.values()} - {
 """Model types whose videos are not served, although many of their files name a token for them."""
 _TEXT_ALONE: Final = {"deepseek_v41", *(family.model_type for family in MEDIA_FAMILIES.values() if not family.takes)}
 """Model types whose media are not served."""
-_ENCODED: Final = (PAIRED_TYPE, FLORENCE_TYPE, FORMULAS_TYPE)
+_ENCODED: Final = (PAIRED_TYPE, FLORENCE_TYPE, FORMULAS_TYPE, PARSE_TYPE, CAPTION_TYPE)
 """Model types of encoder-decoders whose encoder sees."""
 _MARKS: Final[Mapping[object, Mapping[str, int]]] = {
     "ernie4_5_vl_moe": {
@@ -197,6 +197,8 @@ def _unnamed(config: Mapping[str, object]) -> int | None:
         case "chatglm_4v", _:
             token = config.get("pad_token_id")
             return token if isinstance(token, int) else None
+        case "ovis", Mapping() as decoder:
+            return _QWENS_PAD if decoder.get("model_type", "qwen2") == "qwen2" else None
         case "ovis2_5" | "keye" | "keye_vl1_5" | "llava_onevision2", _:
             return _QWENS_PAD
         case "fuyu", _:

@@ -14,7 +14,7 @@ from ..spec.positions import RopeConfig
 from .vision_fields import MOST_SIDE, VisionFields, activation_of, side_of
 from .vision_internvl import internvl, internvl_chat, nvlm_d
 from .vision_moonvit import kimi_k3, kimi_k25, kimi_vl
-from .vision_ovis import ovis2, ovis2_5
+from .vision_ovis import ovis, ovis2, ovis2_5
 from .vision_perception import perception_lm
 from .vision_qwen import (
     chatglm_4v,
@@ -64,6 +64,8 @@ from .vision_siglip2 import isaac, phi4_siglip
 from .vision_spec import AxialRope, ProjectorNorm, ProjectorProduct, ProjectorSpec, VisionSpec
 from .vision_tiled import deepseek_vl2, eagle, llama4, llama_nemotron_vl, molmo, nemotron_embed, nemotron_h_vl
 
+_TABLES: Final = ("vision_config", "vit_config", "visual_tokenizer_config")
+
 
 def vision_spec_from_hf(config: Mapping[str, object], hidden: int) -> VisionSpec:
     """The tower's spec; ``hidden``: the decoder's hidden size.
@@ -72,7 +74,8 @@ def vision_spec_from_hf(config: Mapping[str, object], hidden: int) -> VisionSpec
     """
     whole = Fields(config)
     kind = whole.text("model_type", "")
-    vision = whole.table("vision_config") or whole.table("vit_config") or _UNDESCRIBED.get(kind)
+    named = next((table for name in _TABLES if (table := whole.table(name))), None)
+    vision = named or _UNDESCRIBED.get(kind)
     if kind not in _READERS or vision is None:
         raise ConfigError(f"the tower of {kind or 'a model without model_type'} is not native")
     spec = _READERS[kind](VisionFields(whole, Fields(vision), hidden))
@@ -170,6 +173,7 @@ _READERS: Final[Mapping[str, Callable[[VisionFields], VisionSpec]]] = {
     "qianfan_ocr": internvl_chat,
     "molmo": molmo,
     "NVLM_D": nvlm_d,
+    "ovis": ovis,
     "ovis2": ovis2,
     "ovis2_5": ovis2_5,
     "opencua": qwen2_5_vl,

@@ -5,11 +5,11 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from ..config_fields import MOST_LAYERS, ConfigError
+from ..config_fields import MOST_LAYERS, ConfigError, Fields
 from ..spec.layer import LayerSpec, Norms
 from ..spec.mlp import MLPSpec
 from .vision_fields import MOST_SIDE, VisionFields, activation_of, attention_of, side_of
-from .vision_spec import MARKS, AxialRope, ProjectorNorm, ProjectorProduct, ProjectorSpec, VisionSpec
+from .vision_spec import GRID_MARKS, MARKS, AxialRope, ProjectorNorm, ProjectorProduct, ProjectorSpec, VisionSpec
 
 _THETA: Final = 10_000.0
 
@@ -65,6 +65,54 @@ def ovis2(model: VisionFields) -> VisionSpec:
             )
         ),
         words=marks,
+    )
+
+
+def ovis(model: VisionFields) -> VisionSpec:
+    """Ovis 2 as published: AIMv2 (arXiv:2411.14402), whose last layer's output is not normed."""
+    seen = model.vision
+    backbone = Fields(seen.table("backbone_config") or {})
+    if (kind := backbone.text("model_type", "aimv2")) not in ("aimv2", "aimv2_vision_model"):
+        raise ConfigError(f"backbone_config.model_type is {kind[:40]!r}, expected 'aimv2'")
+    if (kind := seen.text("tokenize_function", "softmax")) != "softmax":
+        raise ConfigError(f"tokenize_function is {kind[:40]!r}, expected 'softmax'")
+    hidden, size = backbone.integer("hidden_size", 1024), side_of(backbone, "patch_size", 14)
+    side, merge = side_of(backbone, "image_size", 224) // size, seen.integer("hidden_stride", 1, most=MOST_SIDE)
+    if side % merge:
+        raise ConfigError(f"hidden_stride is {merge}, which does not divide {side} patches a side")
+    mixer = attention_of(backbone.integer("num_attention_heads", 8), hidden, bias=backbone.flag("qkv_bias"))
+    bias = backbone.flag("use_bias")
+    mlp = MLPSpec(backbone.integer("intermediate_size", 2816), "silu", bias, ("mlp.fc1", "mlp.fc3"), "mlp.fc2")
+    mixer = replace(mixer, fused=True, name="attn", out="proj", output_bias=bias)
+    words = seen.integer("vocab_size", 16_384, least=GRID_MARKS + 1) - GRID_MARKS
+    norm = ProjectorNorm("projector.head.1", "layer", 1e-5, bias=True)
+    return VisionSpec(
+        architecture=model.whole.text("model_type"),
+        names="ovis",
+        vocab_size=0,
+        hidden_size=hidden,
+        layers=(LayerSpec(mixer, mlp, Norms(mixer_in="norm_1", mlp_in="norm_2")),)
+        * backbone.integer("num_hidden_layers", 24, most=MOST_LAYERS),
+        max_position=side * side,
+        norm_eps=backbone.positive("rms_norm_eps", 1e-5),
+        prefix="blocks",
+        patch=size,
+        patch_name="proj",
+        channels=backbone.integer("num_channels", 3),
+        positions="exact",
+        position_name="pos_embed",
+        first_norm="norm",
+        positions_last=True,
+        merge=merge,
+        projector=ProjectorSpec(
+            (
+                ProjectorProduct("projector.head.0", words, False, norm=norm, softmax=True),
+                ProjectorProduct("projector.vte", model.hidden, False, transposed=True),
+            )
+        ),
+        marks="marks",
+        gridded=True,
+        unused=("post_trunk_norm.",),
     )
 
 

@@ -33,6 +33,9 @@ PoolKind = Literal["none", "class", "probe"]
 """What is projected of a picture. ``none``: its patches. ``class``: its class token (CLIP). ``probe``: the result of a
 learned query over its patches (SigLIP)."""
 
+GRID_MARKS: Final = 5
+"""Marks of a grid of tiles: those before a picture, behind the whole one, between columns, between rows, and behind
+all."""
 MARKS: Final = 4
 """Embeddings before and behind those of a picture, and of a video."""
 
@@ -309,7 +312,9 @@ class VisionSpec(Backbone, frozen=True, kw_only=True):
     centred: bool = False
     """Whether pixels from 0 to 1 are scaled to -1 to 1."""
     marks: str = ""
-    """Name of the :data:`MARKS` embeddings."""
+    """Name of the :data:`MARKS` embeddings, or of the :data:`GRID_MARKS`."""
+    gridded: bool = False
+    """Whether marks stand around the whole picture and between its tiles (Ovis 2 as published)."""
     words: tuple[int, ...] = ()
     """Text tokens whose embeddings are the tower's."""
     word_names: tuple[str, ...] = ()
@@ -323,6 +328,11 @@ class VisionSpec(Backbone, frozen=True, kw_only=True):
     def side(self) -> int:
         """Side of the square of learned positions."""
         return int((self.max_position - self.class_token) ** 0.5)
+
+    @property
+    def mark_rows(self) -> int:
+        """Embeddings of marks."""
+        return GRID_MARKS if self.gridded else MARKS
 
     @property
     def taken_size(self) -> int:
@@ -393,7 +403,7 @@ class VisionSpec(Backbone, frozen=True, kw_only=True):
         if self.padding:
             found[f"{self.padding}.weight"] = (2, self.taken_size)
         if self.marks:
-            found[f"{self.marks}.weight"] = (MARKS, self.embedding_size)
+            found[f"{self.marks}.weight"] = (self.mark_rows, self.embedding_size)
         if self.words and not self.word_names:
             found["words.weight"] = (len(self.words), self.embedding_size)
         found |= {f"{name}.weight": (self.embedding_size,) for name in self.word_names}

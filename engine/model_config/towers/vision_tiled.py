@@ -2,14 +2,14 @@
 Molmo.
 Torch-free."""
 
-from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import Final
 
 from msgspec.structs import replace
 
 from ..config_fields import MOST_LAYERS, ConfigError, Fields
 from ..hf.common import expect
 from ..hf.deepseek_ocr import is_deepseek_ocr
+from ..hf.radio import radio_sizes, radio_tokens
 from ..spec.layer import LayerSpec, Norms
 from ..spec.mlp import MLPSpec
 from ..spec.positions import RopeConfig
@@ -111,21 +111,6 @@ def llama4(model: VisionFields) -> VisionSpec:
     )
 
 
-class _Sizes(NamedTuple):
-    width: int
-    layers: int
-    heads: int
-
-
-_RADIO_SIZES: Final[Mapping[str, _Sizes]] = {
-    "vit_small_patch16_224": _Sizes(384, 12, 6),
-    "vit_base_patch16_224": _Sizes(768, 12, 12),
-    "vit_large_patch16_224": _Sizes(1024, 24, 16),
-    "vit_huge_patch16_224": _Sizes(1280, 32, 16),
-}
-"""Sizes by the name in files."""
-
-
 def nemotron_h_vl(model: VisionFields) -> VisionSpec:
     """Nemotron Nano 12B v2 VL: C-RADIO (arXiv:2312.06709), and products with a square."""
     inner = model.whole.integer("projector_hidden_size", 20_480)
@@ -148,12 +133,8 @@ def _radio(model: VisionFields, projector: ProjectorSpec) -> VisionSpec:
     """C-RADIO over tiles of one size, to which its positions are resized."""
     whole, vision = model.whole, model.vision
     args = Fields(vision.table("args") or {})
-    name = args.text("model", "vit_huge_patch16_224")
-    sizes = _RADIO_SIZES.get(name)
-    if sizes is None:
-        raise ConfigError(f"vision_config.args.model is {name[:40]!r}, expected one of {', '.join(_RADIO_SIZES)}")
-    width = vision.integer("hidden_size", sizes.width)
-    mixer = attention_of(vision.integer("num_attention_heads", sizes.heads), width, bias=True)
+    tokens, (width, layers, heads) = radio_tokens(args), radio_sizes(vision, args)
+    mixer = attention_of(heads, width, bias=True)
     mlp = MLPSpec(vision.integer("intermediate_size", 4 * width), "gelu", True, ("mlp.fc1",), "mlp.fc2", gated=False)
     norms = Norms(mixer_in="norm1", mlp_in="norm2", kind="layer", bias=True)
     layer = LayerSpec(replace(mixer, fused=True, name="attn", out="proj"), mlp, norms)
@@ -164,7 +145,7 @@ def _radio(model: VisionFields, projector: ProjectorSpec) -> VisionSpec:
         names="radio",
         vocab_size=0,
         hidden_size=width,
-        layers=(layer,) * vision.integer("num_hidden_layers", sizes.layers, most=MOST_LAYERS),
+        layers=(layer,) * layers,
         max_position=side * side,
         norm_eps=1e-6,
         prefix="blocks",
@@ -173,25 +154,12 @@ def _radio(model: VisionFields, projector: ProjectorSpec) -> VisionSpec:
         patch_bias=False,
         positions="exact",
         position_name="patch_generator.pos_embed",
-        registers=_registers(args),
+        registers=tokens.classes + tokens.registers,
         register_name="patch_generator.cls_token.token",
         merge=merged_by(whole),
         projector=projector,
         unused=("summary_idxs", "input_conditioner."),
     )
-
-
-def _registers(args: Fields) -> int:
-    """Number of register tokens: one a teacher, rounded up to a multiple."""
-    teachers = args.get("teachers")
-    names = (
-        {str(Fields(each).get("name")) for each in teachers if isinstance(each, Mapping)}
-        if isinstance(teachers, list | tuple)
-        else set()
-    )
-    classes = max(1, len(names)) if args.flag("cls_token_per_teacher", True) else 1
-    multiple = args.integer("register_multiple", 0, least=0, most=MOST_LAYERS)
-    return classes + (multiple - classes % multiple if multiple else 0)
 
 
 _TIMM_NORMS: Final = Norms(mixer_in="norm1", mlp_in="norm2", kind="layer", bias=True)

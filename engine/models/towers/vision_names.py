@@ -8,7 +8,7 @@ from typing import Final
 
 import torch
 
-from ...model_config.towers.vision_spec import MARKS, VisionSpec
+from ...model_config.towers.vision_spec import VisionSpec
 from .vision_projector import stored_as_multiplied
 
 _TOWER: Final = re.compile(
@@ -95,6 +95,12 @@ _RENAMED: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
         (r"\Amerger\.0\.", "projector."),
         *((rf"\Amerger\.{number}\.", f"deepstack.{number - 1}.projector.") for number in range(1, 8)),
     ),
+    "ovis": (
+        (r"\Avisual_tokenizer\.backbone\.(?:preprocessor\.(?:patchifier\.)?|trunk\.)?", ""),
+        (r"\Avisual_tokenizer\.head\.", "projector.head."),
+        (r"\.attn\.qkv\.", ".attn.qkv_proj."),
+        (r"\Avte\.", "projector.vte."),
+    ),
     "ovis2": (
         (r"\Atransformer\.", ""),
         (r"\Ahead_(linear|norm)\.", r"projector.head_\1."),
@@ -154,9 +160,9 @@ def tower_tensors(spec: VisionSpec, tensors: Named) -> Iterator[tuple[str, torch
         shape = shapes.get(name)
         if shape is not None and tensor.dim() > len(shape) and tensor.numel() == math.prod(shape):
             tensor = tensor.reshape(shape)  # a convolution with stride equal to its size, or a single row
-        if spec.names == "ovis2_5" and name == "projector.vte.weight":
-            yield f"{spec.marks}.weight", tensor[-MARKS:]
-            tensor = tensor[:-MARKS]
+        if spec.names in ("ovis", "ovis2_5") and name == "projector.vte.weight":
+            yield f"{spec.marks}.weight", tensor[-spec.mark_rows :]
+            tensor = tensor[: -spec.mark_rows]
         if spec.words and not spec.word_names and name == "projector.table.weight":
             yield "words.weight", tensor[-len(spec.words) :]
             tensor = tensor[: -len(spec.words)]

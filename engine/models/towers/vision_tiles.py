@@ -73,6 +73,27 @@ def overlapped(spec: TileSpec, tensors: Mapping[str, torch.Tensor], embeddings: 
     return torch.cat((tiles[0], torch.cat(lines).flatten(0, 1)))
 
 
+def gridded(tensors: Mapping[str, torch.Tensor], embeddings: torch.Tensor, marks: torch.Tensor) -> torch.Tensor:
+    """Put marks around embeddings [tiles · side · side, hidden], the whole picture's first.
+
+    ``tensors``: a payload's. ``marks`` [marks, hidden]: as :data:`...model_config.towers.vision_spec.GRID_MARKS` counts
+    them. Raises ValueError for an invalid number of tiles.
+    """
+    tiles, grid = tensors["pixel_values"].flatten(0, -4).shape[0], tensors.get("grids")
+    if grid is None or grid.numel() != 2 or grid.min() < 1:
+        raise ValueError("tiles come without grids, expected the rows and the columns of their picture")
+    rows, columns = (int(count) for count in grid.flatten())
+    expected = 1 + rows * columns * (rows * columns > 1)
+    if tiles != expected:
+        raise ValueError(f"a picture has {tiles} tiles, expected {expected} of {rows} x {columns}")
+    begin, behind_whole, between, below, end = marks.split(1)
+    whole, *others = embeddings.chunk(tiles)
+    parts = [begin, whole, behind_whole]
+    for number, tile in enumerate(others, 1):
+        parts += (tile, between if number % columns else below)
+    return torch.cat([*(parts[:-1] if others else parts), end])
+
+
 def _with_ends(lattice: torch.Tensor, end: torch.Tensor) -> torch.Tensor:
     """lattice [rows, columns, hidden] → [rows · (columns + 1), hidden]"""
     return torch.cat((lattice, end.expand(len(lattice), 1, -1)), dim=1).flatten(0, 1)

@@ -23,7 +23,7 @@ from ...layers.norm import joined, make_norm
 from ...layers.rotary import RotaryTables
 from ...model_config.config_fields import ConfigError
 from ...model_config.towers.vision_hf import vision_spec_from_hf
-from ...model_config.towers.vision_spec import MARKS, VisionSpec
+from ...model_config.towers.vision_spec import VisionSpec
 from .payload import Encoded, Payload
 from .tower import Tower, sequences
 from .vision_abstractor import Abstractor
@@ -32,7 +32,7 @@ from .vision_names import tower_tensors
 from .vision_patches import Patches, read_patches
 from .vision_projector import Projector
 from .vision_resampler import Resampler
-from .vision_tiles import overlapped, pooled, put_together
+from .vision_tiles import gridded, overlapped, pooled, put_together
 
 _PASS: Final = 2048
 """A pass with this many patches takes no further picture: more would exceed the processor's caches."""
@@ -75,7 +75,8 @@ class VisionTower(Tower):
         self._padding = context.empty(2, spec.taken_size, dtype=context.stream) if spec.padding else None
         if self._padding is not None:
             weights.add(f"{spec.padding}.weight", self._padding)
-        self._marks = context.empty(MARKS, spec.embedding_size, dtype=context.stream) if spec.marks else None
+        rows = spec.mark_rows if spec.marks else 0
+        self._marks = context.empty(rows, spec.embedding_size, dtype=context.stream) if rows else None
         if self._marks is not None:
             weights.add(f"{spec.marks}.weight", self._marks)
         self._words = context.empty(len(spec.words), spec.embedding_size, dtype=context.stream) if spec.words else None
@@ -115,6 +116,8 @@ class VisionTower(Tower):
         return Encoded(self._put_together(payload, torch.cat([each.embeddings for each in found])), behind)
 
     def _put_together(self, payload: Payload, embeddings: torch.Tensor) -> torch.Tensor:
+        if self._marks is not None and self.spec.gridded:
+            return gridded(payload.tensors, embeddings, self._marks)
         if self._marks is not None:
             first = 2 * (payload.modality == "video")
             return torch.cat((self._marks[first : first + 1], embeddings, self._marks[first + 1 : first + 2]))

@@ -7,7 +7,7 @@ import transformers as untyped_transformers
 
 from stentor.engine.model_config.hf import nemotron_omni
 from stentor.engine.model_config.hf.text_part import NEMOTRON_EMBED, described_part
-from stentor.engine.model_config.seq2seq.pictured import PAIRED_TYPE
+from stentor.engine.model_config.seq2seq.pictured import PAIRED_TYPE, PARSE_TYPE
 
 from .audio import (
     AudioFlamingo3Processor,
@@ -76,9 +76,11 @@ from .published import (
     MuseProcessor,
     NemotronEmbedProcessor,
     NemotronOmniProcessor,
+    NemotronParseProcessor,
     NemotronVLProcessor,
     NVLMProcessor,
     Ovis25Processor,
+    OvisProcessor,
     Phi4SiglipProcessor,
     UnlimitedOcrProcessor,
 )
@@ -94,7 +96,7 @@ OWN: Final[Mapping[str, Any]] = {
     "AudioFlamingo3Processor": AudioFlamingo3Processor,
     "Blip2Processor": Blip2Processor,
     "ChatGLM4VProcessor": ChatGLM4VProcessor,
-    "CLIPProcessor": LonePictures,
+    **dict.fromkeys(("BlipProcessor", "CLIPProcessor"), LonePictures),
     **dict.fromkeys(("DonutProcessor", "Florence2Processor", "NougatProcessor"), LonePictures),
     **dict.fromkeys(("PPFormulaNetProcessor", "TrOCRProcessor"), LonePictures),
     "ColModernVBertProcessor": ColModernVBertProcessor,
@@ -129,12 +131,14 @@ OWN: Final[Mapping[str, Any]] = {
     **dict.fromkeys(("MuseGlimmerProcessor", "MuseSparkProcessor"), MuseProcessor),
     "MusicFlamingoProcessor": MusicFlamingoProcessor,
     "LlamaNemotronNanoVLProcessor": LlamaNemotronNanoVLProcessor,
+    **dict.fromkeys(("NemotronParseImageProcessor", "NemotronParseProcessor"), NemotronParseProcessor),
     "NemotronVLProcessor": NemotronVLProcessor,
     "NemotronEmbedProcessor": NemotronEmbedProcessor,
     "NVLMProcessor": NVLMProcessor,
     "OpenCUAProcessor": OpenCUAProcessor,
     "OpenPanguVLProcessor": OpenPanguProcessor,
     "Ovis2_5Processor": Ovis25Processor,
+    "OvisProcessor": OvisProcessor,
     "Phi3VProcessor": Phi3VProcessor,
     "Phi4MMProcessor": Phi4MMProcessor,
     "Phi4SiglipProcessor": Phi4SiglipProcessor,
@@ -207,6 +211,7 @@ _UNNAMED: Final[Mapping[str, str]] = {
     "NVLM_D": "NVLMProcessor",
     "opencua": "OpenCUAProcessor",
     "openpangu_vl": "OpenPanguVLProcessor",
+    "ovis": "OvisProcessor",
     "ovis2_5": "Ovis2_5Processor",
     "phi3_v": "Phi3VProcessor",
     "phi4_siglip": "Phi4SiglipProcessor",
@@ -217,6 +222,7 @@ _UNNAMED: Final[Mapping[str, str]] = {
     "ultravox": "UltravoxProcessor",
     "unlimited-ocr": "UnlimitedOcrProcessor",
     PAIRED_TYPE: "TrOCRProcessor",
+    PARSE_TYPE: "NemotronParseProcessor",
 }
 """Processors by model type, if transformers has none and published files name none, or one of their own code."""
 ALIKE: Final[Mapping[str, str]] = {

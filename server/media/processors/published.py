@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 import transformers as untyped_transformers
 from transformers.utils.constants import (
     IMAGENET_DEFAULT_MEAN,
@@ -25,10 +26,12 @@ from .images.h2ovl import H2OVLImages
 from .images.isaac import IsaacImages
 from .images.muse import MuseImages
 from .images.nemotron import NemotronOmniImages
-from .images.ovis import Ovis25Images
+from .images.ovis import Ovis25Images, OvisImages
+from .images.parse import ParseImages
 from .images.phi4_siglip import Phi4SiglipImages
 from .model_files import ModelFiles
 from .own_processor import OwnProcessor
+from .pictures import LonePictures
 
 transformers: Any = untyped_transformers
 
@@ -39,7 +42,33 @@ _MUSE_TOKENS: Final[Mapping[str, str]] = {
 }
 _PHI4_BOUNDS: Final[Mapping[str, int]] = {"min": 256, "max": 3600}
 """Patches of a picture by default."""
+_PARSE_SIDES: Final = (2048, 1648)
 _EAGLE_EMBEDDED: Final = "<IMG_CONTEXT>"
+
+
+class OvisProcessor(OwnProcessor):
+    """Of Ovis 2 as published: marks around the whole picture and between its tiles have the placeholder too."""
+
+    image_token = "<image>"
+    _tokens = 256
+
+    def __init__(self, image_processor: Any = None) -> None:
+        super().__init__(image_processor)
+
+    @classmethod
+    def of(cls, folder: Path) -> "OvisProcessor":
+        """From the files of a model."""
+        seen = Fields(Fields(ModelFiles(folder).read("config.json")).table("visual_tokenizer_config") or {})
+        backbone = Fields(seen.table("backbone_config") or {})
+        side = side_of(backbone, "image_size", 224)
+        made = cls(OvisImages.from_pretrained(folder, size={"height": side, "width": side}))
+        made._tokens = (side // side_of(backbone, "patch_size", 14) // seen.integer("hidden_stride", 1)) ** 2
+        return made
+
+    def replace_image_token(self, image_inputs: Any, image_idx: int, **_: Any) -> str:
+        tiles = int(np.prod(image_inputs["grids"][image_idx]))
+        count = self._tokens + 3 if tiles == 1 else (1 + tiles) * (self._tokens + 1) + 1
+        return "<|image_pad|>" * count
 
 
 class Ovis25Processor(OwnProcessor):
@@ -344,6 +373,23 @@ class ChatGLM4VProcessor(OwnProcessor):
 
     def replace_image_token(self, image_inputs: Any, image_idx: int, **_: Any) -> str:
         return (self._embedded * self._side**2).join(self._around)
+
+
+class NemotronParseProcessor(LonePictures):
+    """Of Nemotron Parse. Files of the first version leave norms to the encoder (``do_normalize``)."""
+
+    @classmethod
+    def of(cls, folder: Path) -> "NemotronParseProcessor":
+        """From the files of a model."""
+        files = ModelFiles(folder)
+        told = Fields(files.read("preprocessor_config.json"))
+        whole = Fields(files.read("config.json"))
+        sides = whole.numbers("image_size") or told.numbers("final_size") or _PARSE_SIDES
+        size = dict(zip(("height", "width"), map(int, sides), strict=True))
+        norms = {name: said for name in ("image_mean", "image_std") if (said := told.numbers(name))}
+        if not told.flag("do_normalize"):
+            norms = {"image_mean": (0.0,) * 3, "image_std": (1.0,) * 3}
+        return cls(ParseImages(size=size, **{name: list(values) for name, values in norms.items()}))
 
 
 class MuseProcessor(GridProcessor):

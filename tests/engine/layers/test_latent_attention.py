@@ -1,6 +1,5 @@
 """Both forms of latent attention, and which tokens are computed in which."""
 
-import json
 import random
 from pathlib import Path
 
@@ -10,8 +9,6 @@ from safetensors.torch import load_file, save_file
 
 from stentor.engine.layers.attention import latent_attention
 from stentor.engine.layers.attention.latent_attention import LatentAttention
-from stentor.engine.loading.errors import CheckpointError
-from stentor.engine.loading.pooling_checkpoint import open_pooling
 from stentor.engine.model_config.spec.latent_attention import LatentAttentionSpec
 from stentor.engine.worker.errors import SetupError
 from stentor.engine.worker.setup.setup import set_up
@@ -167,11 +164,3 @@ def test_what_a_token_keeps_is_told(folder: Path) -> None:
     description = describe_model(folder, ())
     assert "attention of 4 heads to latents of 32 and 8 rotated, sees all before; silu of 96" in description
     assert f"{3 * (32 + 8) * 2 / 1024:.1f} KiB in bfloat16 of 3 layers, latent" in description
-
-
-def test_an_embedder_whose_texts_see_themselves_whole_is_refused(tmp_path: Path) -> None:
-    tiny.make("deepseek-v3-dense", tmp_path)
-    described = tmp_path / "config.json"
-    described.write_text(json.dumps({**json.loads(described.read_text()), "is_causal": False}))
-    with pytest.raises(CheckpointError, match="latent attention sees only what is before a token"):
-        open_pooling(tmp_path)

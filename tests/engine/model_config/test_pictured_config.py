@@ -36,6 +36,31 @@ FLORENCE: dict[str, Any] = {
     "text_config": {"model_type": "bart", "d_model": 768, "encoder_layers": 6, "decoder_layers": 6},
 }
 
+PARSE: dict[str, Any] = {
+    "architectures": ["NemotronParseForConditionalGeneration"],
+    "model_type": "nemotron_parse",
+    "image_size": [2048, 1664],
+    "encoder": {
+        "args": {
+            **{"model": "vit_huge_patch16_224", "register_multiple": 8, "cpe_max_size": 2048},
+            "cls_token_per_teacher": True,
+            "teachers": [{"name": name} for name in ("clip", "siglip", "dino_v2")]
+            + [{"name": "sam", "use_summary": False}],
+        },
+        "patch_size": 16,
+    },
+    "decoder": {"model_type": "mbart", "d_model": 1024, "decoder_layers": 10, "vocab_size": 52352},
+    "decoder_start_token_id": 2,
+    "max_sequence_length": 9000,
+}
+
+BLIP: dict[str, Any] = {
+    "architectures": ["BlipForConditionalGeneration"],
+    "model_type": "blip",
+    "text_config": {"model_type": "blip_text_model", "encoder_hidden_size": 1024},
+    "vision_config": {"model_type": "blip_vision_model", "hidden_size": 1024, "num_hidden_layers": 24},
+}
+
 
 def read(config: dict[str, Any], generation: dict[str, Any] | None = None) -> TextToTextConfig:
     found = read_config(config, generation or {})
@@ -55,6 +80,28 @@ def test_the_states_of_a_picture_and_the_first_tokens_are_those_of_published_mod
     assert crossing is not None
     assert (crossing.encoded, trocr.pictures and trocr.pictures.projected) == (768, False)
     assert trocr.within(100).source_positions == 577
+
+
+def test_nemotron_parse_makes_a_state_of_four_patches_of_a_row() -> None:
+    found = read(PARSE)
+    assert found.pictures is not None
+    assert found.source_positions == 128 * 26 + 1
+    assert found.pictures.described["summary_idxs"] == [0, 1, 2]
+    assert [found.pictures.described[f"num_{each}"] for each in ("cls_tokens", "registers")] == [4, 4]
+    assert (found.max_position, found.bounded, found.head) == (9000, False, "lm_head")
+    assert found.decoder_input.positions == found.decoder_input.sinusoids == ""
+    assert read({**PARSE, "tie_word_embeddings": True}).head == ""
+    assert read({**PARSE, "image_size": [2048, 1648]}).source_positions == 128 * 25 + 1
+
+
+def test_captions_end_with_the_separator_and_have_keys_of_the_pictures_size() -> None:
+    found = read(BLIP, {"eos_token_id": 2, "bad_words_ids": [[7]]})
+    assert (found.decoder_start, found.eos_token_ids, found.never) == ((30_522,), (102,), (7,))
+    assert (found.source_positions, found.max_position) == (24 * 24 + 1, 512)
+    crossing = found.decoder.layers[0].cross
+    assert crossing is not None
+    assert crossing.encoded == 1024
+    assert found.decoder.norm_eps == 1e-12
 
 
 def test_an_encoder_takes_pictures_of_its_size_or_up_to_it_if_it_has_windows() -> None:
@@ -83,6 +130,10 @@ def without(config: dict[str, Any], part: str, **changes: Any) -> dict[str, Any]
         (without(FLORENCE, "vision_config", model_type="davit"), "in transformers' form"),
         (without(FLORENCE, "vision_config", patch_stride=[4, 2]), "expected a number of each for each stage"),
         (without(FLORENCE, "text_config", max_position_embeddings=577), "expected some for texts"),
+        (without(PARSE, "encoder", args={"model": "vit_giant"}), "args.model of the vision part is 'vit_giant'"),
+        (without(PARSE, "encoder", args={}), "0 summaries of 1"),
+        (without(BLIP, "text_config", encoder_hidden_size=768), "encoder_hidden_size is 768, expected"),
+        ({**BLIP, "vision_config": None}, "vision_config is missing"),
     ],
 )
 def test_fields_that_contradict_or_are_not_known_are_refused(config: dict[str, Any], why: str) -> None:

@@ -348,6 +348,16 @@ _FILES: Final[Mapping[str, _Files]] = {
         },
         untold="image_token_id",
     ),
+    "ovis": _Files(
+        CHATML.replace("IMAGE", "<image>\n"),
+        {
+            "preprocessor_config.json": {
+                **{"image_processor_type": "CLIPImageProcessor", "do_center_crop": False, "resample": 3},
+                **{"size": {"shortest_edge": SIDE}, "crop_size": {"height": SIDE, "width": SIDE}},
+            }
+        },
+        {"<image>": "<unused>"},
+    ),
     "ovis2_5": _Files(
         CHATML.replace("IMAGE", "<image>\n").replace("VIDEO", "<video>\n"),
         {

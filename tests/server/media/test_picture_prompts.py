@@ -9,10 +9,14 @@ from typing import Any
 
 import httpx
 import msgspec
+import numpy as np
 import pytest
+import torch
 import transformers as untyped_transformers
 from prometheus_client import CollectorRegistry
 from safetensors.torch import load
+from transformers.utils.constants import OPENAI_CLIP_MEAN as CLIP_MEAN
+from transformers.utils.constants import OPENAI_CLIP_STD as CLIP_STD
 
 from stentor.engine.model_config.towers.media_spec import media_spec
 from stentor.protocols.ipc.cache_groups import CacheGroup
@@ -28,6 +32,7 @@ from stentor.server.media.fetching.fetcher import Fetcher
 from stentor.server.media.fetching.loading import MediaLoader
 from stentor.server.media.metrics import MediaMetrics
 from stentor.server.media.processor import MediaProcessor
+from stentor.server.media.processors.images.parse import bilinear
 from stentor.server.media.processors.model_processor import ModelProcessor
 from stentor.server.storage.opening import make_store
 from stentor.server.text.pool import TokenizerPool
@@ -36,7 +41,7 @@ from stentor.tests.fakes import FakeEngine, fake_state, says
 from stentor.tests.server.harness import CHAT, in_memory
 from stentor.tests.server.media.pictures import picture, png
 from stentor.tests.server.media.test_server import asked, image
-from stentor.tests.support.pictured_files import END, SIDES, START, TASK, VOCAB, images_of, write_files
+from stentor.tests.support.pictured_files import END, OWN_NORMS, SIDES, START, TASK, VOCAB, images_of, write_files
 
 transformers: Any = untyped_transformers
 
@@ -170,7 +175,7 @@ def test_a_text_that_is_too_long_to_be_read_or_not_meant_by_a_task_is_refused(ru
     run(use, READS)
 
 
-@pytest.mark.parametrize("name", SIDES)
+@pytest.mark.parametrize("name", sorted(SIDES.keys() - OWN_NORMS))
 def test_pixels_are_those_of_transformers_processors(name: str, tmp_path: Path) -> None:
     write_files(tmp_path, name)
     (tmp_path / "config.json").write_text('{"model_type": "vision-encoder-decoder"}')
@@ -191,3 +196,37 @@ def test_pixels_of_formulas_are_made_without_torchvision_as_nougats(tmp_path: Pa
     said = {"image_mean": [0.7931] * 3, "image_std": [0.1738] * 3}
     nougat = transformers.NougatImageProcessorPil(size={"height": 64, "width": 64}, **said)
     assert found.equal(nougat(picture(40, 30), return_tensors="pt")["pixel_values"])
+
+
+def test_pixels_between_others_are_those_of_opencv() -> None:
+    page = (np.arange(3 * 5 * 7) * 37 % 256).astype(np.uint8).reshape(3, 5, 7)
+    # cv2.resize(…, (3, 2), interpolation=cv2.INTER_LINEAR), of OpenCV 5.0
+    expected = [[[27, 113, 200], [34, 121, 207]], [[42, 128, 215], [49, 136, 222]], [[57, 143, 230], [64, 151, 151]]]
+    assert bilinear(page, 2, 3).tolist() == expected
+
+
+@pytest.mark.parametrize("normed", [False, True])
+@pytest.mark.parametrize(
+    ("size", "inner"),
+    [
+        ((40, 30), (slice(33, 63), slice(16, 56))),
+        ((60, 192), (slice(0, 96), slice(21, 51))),
+        ((720, 5), (47, slice(None))),
+    ],
+)
+def test_a_page_of_nemotron_parse_has_white_around_the_picture(
+    size: tuple[int, int], inner: tuple[Any, Any], normed: bool, tmp_path: Path
+) -> None:
+    settings = {"processor_class": "NemotronParseImageProcessor", "do_normalize": normed, "final_size": [9, 9]}
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(settings))
+    (tmp_path / "config.json").write_text('{"model_type": "nemotron_parse", "image_size": [96, 72]}')
+    shown = picture(*size)
+    found = load(ModelProcessor(tmp_path).image(shown, {}, alone=True).payload)["pixel_values"]
+    mean, std = (CLIP_MEAN, CLIP_STD) if normed else ((0, 0, 0), (1, 1, 1))
+    values = found[0] * torch.tensor(std)[:, None, None] + torch.tensor(mean)[:, None, None]
+    around = torch.ones(96, 72, dtype=torch.bool)
+    around[inner] = False
+    torch.testing.assert_close(values[:, around], torch.ones(3, int(around.sum())))
+    if size == (40, 30):
+        pixels = torch.tensor(np.asarray(shown)).permute(2, 0, 1) / 255
+        torch.testing.assert_close(values[:, ~around].reshape(pixels.shape), pixels)

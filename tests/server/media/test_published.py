@@ -9,6 +9,7 @@ import pytest
 import torch
 from PIL import Image
 from safetensors.numpy import load
+from transformers.utils.constants import OPENAI_CLIP_MEAN, OPENAI_CLIP_STD
 
 from stentor.engine.layers.linear.layer_context import LayerContext
 from stentor.engine.loading.checkpoint import open_checkpoint
@@ -23,6 +24,7 @@ from stentor.engine.models.towers.vision_tower import native_tower
 from stentor.server.app.media import spec_in
 from stentor.server.media.chat_media import ConversationMedia
 from stentor.server.media.processed_cache import ProcessedMedia
+from stentor.server.media.processors.images.ovis import covering
 from stentor.server.media.processors.model_processor import ModelProcessor
 from stentor.server.media.processors.processor_classes import ProcessorError
 from stentor.server.text.errors import TemplateError
@@ -33,7 +35,7 @@ from stentor.tests.server.media.published import WHOLE, Whole
 from stentor.tests.server.media.test_model_processor import film
 from stentor.tests.server.media.test_own_images import waves
 from stentor.tests.server.media.test_prompts import family_in
-from stentor.tests.support.vision_models import SPECIAL, write_tokenizer
+from stentor.tests.support.vision_models import SIDE, SPECIAL, write_tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +66,7 @@ PROMPTS = {
     "kimi_k3": "<|media_begin|>image 40x30<|media_content|>{}<|media_end|>",
     "kimi_vl": "<|media_start|>image<|media_content|>{}<|media_end|>",
     "llama_nemotron_vl": "<img>{}</img>\n",
+    "ovis": "{}\n",
     "ovis2_5": "{}\n",
 }
 """What stands in a prompt for a picture, but for its placeholders."""
@@ -267,6 +270,34 @@ def test_a_placeholder_without_a_number_has_that_of_the_tokenizer(tmp_path: Path
 
 @pytest.mark.parametrize(
     ("size", "grid"),
+    # of the makers' code, for squares of 448 pixels
+    [((300, 200), (1, 1)), ((1000, 700), (2, 3)), ((2000, 300), (1, 5)), ((33, 700), (2, 1)), ((5000, 4000), (3, 3))],
+)
+def test_pictures_of_ovis_2_have_the_fewest_tiles_that_keep_most_pixels(
+    size: tuple[int, int], grid: tuple[int, int]
+) -> None:
+    assert covering(size[1], size[0], 448, 9) == grid
+
+
+def test_tiles_of_ovis_2_keep_their_shape_between_zeros(tmp_path: Path) -> None:
+    WHOLE["ovis"](tmp_path)
+    shown = waves(2 * SIDE, SIDE)
+    found = load(ModelProcessor(tmp_path).image(shown, {}, alone=True).payload)
+    assert found["grids"].tolist() == [[1, 2]]
+    whole, *tiles = found["pixel_values"]
+    quarter = SIDE // 4
+    assert not whole[:, :quarter].any()
+    assert not whole[:, -quarter:].any()
+    mean, std = (np.array(each)[:, None, None] for each in (OPENAI_CLIP_MEAN, OPENAI_CLIP_STD))
+    drawn = (np.asarray(shown).transpose(2, 0, 1) / 255 - mean) / std
+    for number, tile in enumerate(tiles):
+        assert tile == pytest.approx(drawn[:, :, number * SIDE : (number + 1) * SIDE], abs=1e-5)
+    coarse = load(ModelProcessor(tmp_path).image(shown, {"detail": "low"}, alone=True).payload)
+    assert coarse["grids"].tolist() == [[1, 1]]
+
+
+@pytest.mark.parametrize(
+    ("size", "grid"),
     [((24, 16), (4, 6)), ((40, 30), (6, 8)), ((8, 90), (22, 2)), ((5, 5), (4, 4)), ((4, 999), (32, 2))],
 )
 def test_pictures_of_ovis_keep_their_shape_in_squares_of_patches(
@@ -305,6 +336,7 @@ def test_a_video_of_ovis_is_its_frames_between_two_marks(whole: Whole) -> None:
     ("kind", "text", "expected"),
     [
         ("ovis2_5", "qwen3", 151_655),
+        ("ovis", "qwen2", 151_655),
         ("internvl_chat", "qwen2", 151_667),
         ("internvl_chat", "qwen3", 151_671),
     ],

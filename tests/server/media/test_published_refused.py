@@ -102,6 +102,19 @@ def test_towers_of_ovis_2_and_others_of_another_form_are_refused(
 
 
 @pytest.mark.parametrize(
+    ("seen", "why"),
+    [
+        ({"tokenize_function": "st_argmax"}, "tokenize_function is 'st_argmax', expected 'softmax'"),
+        ({"hidden_stride": 3}, "hidden_stride is 3, which does not divide 16 patches a side"),
+        ({"backbone_config": {"model_type": "siglip_vision_model"}}, "is 'siglip_vision_model', expected 'aimv2'"),
+    ],
+)
+def test_towers_of_ovis_as_published_of_another_form_are_refused(seen: dict[str, object], why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        vision_spec_from_hf({"model_type": "ovis", "visual_tokenizer_config": {"vocab_size": 100, **seen}}, 64)
+
+
+@pytest.mark.parametrize(
     ("told", "why"),
     [
         ({"projector_type": "c-abs"}, "projector_type is 'c-abs', expected 'dynamic-c-abs'"),
