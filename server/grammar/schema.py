@@ -78,8 +78,8 @@ def prepare(
 ) -> Schema:
     """The schema for ``%json``. ``field`` is where the client has put it; ``whitespace`` are llguidance's options.
 
-    ``closed`` takes ``additionalProperties`` for false where the schema of an object does not say; one without
-    ``properties`` then has none. Raises BadRequest.
+    ``additionalProperties`` is taken for false where an object has ``properties`` and does not say; with ``closed`` also
+    where it has none. Raises BadRequest.
     """
     if schema is False:
         raise refusal(field, _NO_VALUE)
@@ -314,19 +314,19 @@ class _Preparation:
 
     def _closes(self, schema: Schema, beside: SiblingSchemas | None, typed: bool) -> bool:
         """Whether an object that does not say so has no further properties. ``typed``: it says that it is one."""
-        if not self._closed or not {"additionalProperties", "propertyNames"}.isdisjoint(schema):
+        if not {"additionalProperties", "propertyNames"}.isdisjoint(schema):
             return False
         if beside is not None and not beside.closed:
             return False
         if not {"properties", "patternProperties"}.isdisjoint(schema):
-            return True
+            return not _demands_further(schema)
         # one that only adds to others, as with ``required``, leaves names to them; one that must have some allows some
-        return beside is None and typed and not schema.get("minProperties")
+        return self._closed and beside is None and typed and not schema.get("minProperties")
 
     def _shared(self, schema: Schema, beside: SiblingSchemas | None) -> dict[str, SiblingSchemas]:
         """Schemas beside each part of a schema with several that apply together, by keyword; "" are its own
         keywords."""
-        if not self._closed or not (beside is not None or intersects(schema)):
+        if beside is None and not intersects(schema):
             return {}
         own = {key: value for key, value in schema.items() if key not in APPLICATORS}
         parts: dict[str, Any] = {"": own, **{key: schema[key] for key in APPLICATORS if key in schema}}
@@ -450,6 +450,13 @@ def _is_open(schema: Schema) -> bool:
     return not {"patternProperties", "propertyNames"}.isdisjoint(schema) or (
         schema.get("additionalProperties", False) is not False
     )
+
+
+def _demands_further(schema: Schema) -> bool:
+    """Whether an object must have more properties than it names."""
+    least = schema.get("minProperties")
+    names = schema.get("properties")
+    return isinstance(least, int | float) and isinstance(names, dict) and least > len(names)
 
 
 def _together(*parts: SiblingSchemas) -> SiblingSchemas:
