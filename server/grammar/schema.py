@@ -78,8 +78,8 @@ def prepare(
 ) -> Schema:
     """The schema for ``%json``. ``field`` is where the client has put it; ``whitespace`` are llguidance's options.
 
-    ``additionalProperties`` is taken for false where an object has ``properties`` and does not say; with ``closed`` also
-    where it has none. Raises BadRequest.
+    ``additionalProperties`` is taken for false where an object has ``properties`` and does not say; with ``closed``
+    also where it has none. Raises BadRequest.
     """
     if schema is False:
         raise refusal(field, _NO_VALUE)
