@@ -31,7 +31,7 @@ class JsonAnswer(msgspec.Struct, frozen=True):
     compact: bool = False
     """Without any white space."""
     closed: bool = False
-    """Objects have no properties but those that are named, unless the schema says otherwise; for ``strict``, too."""
+    """Objects that name no properties have none, unless the schema says otherwise; for ``strict``, too."""
 
 
 class RegexAnswer(msgspec.Struct, frozen=True):

@@ -12,7 +12,7 @@ import json
 import re
 from collections.abc import Mapping
 from functools import cached_property
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from stentor.protocols.common.errors import BadRequest
 
@@ -41,6 +41,7 @@ from .keywords import (
 )
 from .numbers import bounded_number, exact_number
 from .refusals import refusal, unsupported
+from .sibling_schemas import NOTHING_BESIDE, SiblingSchemas, demands_further, is_open, together
 from .whitespace import INDENTED
 
 MAX_DEPTH: Final = 128
@@ -61,25 +62,13 @@ _RARE: Final = re.compile(r"\\u(00[01]|007f)|\x7f")
 Schema = dict[str, Any]
 
 
-class SiblingSchemas(NamedTuple):
-    """Other schemas that hold for the same value."""
-
-    names: frozenset[str]
-    """Declared properties."""
-    closed: bool
-    """Whether none of them allows others."""
-
-
-_NOTHING_BESIDE: Final = SiblingSchemas(frozenset(), closed=True)
-
-
 def prepare(
     schema: Mapping[str, Any] | bool, field: str, whitespace: Mapping[str, Any] = INDENTED, *, closed: bool = False
 ) -> Schema:
     """The schema for ``%json``. ``field`` is where the client has put it; ``whitespace`` are llguidance's options.
 
-    ``closed`` takes ``additionalProperties`` for false where the schema of an object does not say; one without
-    ``properties`` then has none. Raises BadRequest.
+    ``additionalProperties`` is taken for false where an object has ``properties`` and does not say; with ``closed``
+    also where it has none. Raises BadRequest.
     """
     if schema is False:
         raise refusal(field, _NO_VALUE)
@@ -98,6 +87,8 @@ class _Preparation:
         self._waiting: list[tuple[Any, str, str, SiblingSchemas | None]] = []
         self._definitions: Schema = {}
         self._options: dict[str, Any] = {}
+        self._declarations: dict[str, SiblingSchemas] = {}
+        self._cut = False
         # an explicit "anything" cannot be intersected with other schemas, for it refers to itself
         self._bounds_any = not any(intersects(part) for part in schemas_within(root))
 
@@ -279,7 +270,7 @@ class _Preparation:
             made["required"] = list(dict.fromkeys(required))
         closes = self._closes(schema, beside, typed)
         if closes:
-            others = (beside or _NOTHING_BESIDE).names.union(required)
+            others = (beside or NOTHING_BESIDE).names.union(required)
             self._count(len(others))
             for name in sorted(others):
                 made.setdefault("properties", {}).setdefault(name, True)
@@ -314,27 +305,27 @@ class _Preparation:
 
     def _closes(self, schema: Schema, beside: SiblingSchemas | None, typed: bool) -> bool:
         """Whether an object that does not say so has no further properties. ``typed``: it says that it is one."""
-        if not self._closed or not {"additionalProperties", "propertyNames"}.isdisjoint(schema):
+        if not {"additionalProperties", "propertyNames"}.isdisjoint(schema):
             return False
         if beside is not None and not beside.closed:
             return False
         if not {"properties", "patternProperties"}.isdisjoint(schema):
-            return True
+            return not demands_further(schema)
         # one that only adds to others, as with ``required``, leaves names to them; one that must have some allows some
-        return beside is None and typed and not schema.get("minProperties")
+        return self._closed and beside is None and typed and not schema.get("minProperties")
 
     def _shared(self, schema: Schema, beside: SiblingSchemas | None) -> dict[str, SiblingSchemas]:
         """Schemas beside each part of a schema with several that apply together, by keyword; "" are its own
         keywords."""
-        if not self._closed or not (beside is not None or intersects(schema)):
+        if beside is None and not intersects(schema):
             return {}
         own = {key: value for key, value in schema.items() if key not in APPLICATORS}
         parts: dict[str, Any] = {"": own, **{key: schema[key] for key in APPLICATORS if key in schema}}
         declared = {key: self._declared(key, part, set()) for key, part in parts.items()}
         return {
             # options of one keyword exclude each other; all others apply to the same value
-            key: _together(
-                beside or _NOTHING_BESIDE,
+            key: together(
+                beside or NOTHING_BESIDE,
                 *(there for other, there in declared.items() if other != key or key in ("", "allOf")),
             )
             for key in parts
@@ -346,25 +337,38 @@ class _Preparation:
         if depth > MAX_DEPTH:
             raise self._too_deep()
         if key == "$ref":
-            if not isinstance(part, str) or part in seen:
-                return _NOTHING_BESIDE
-            seen.add(part)
-            try:
-                target = self._look_up(part)
-            except BadRequest:
-                return _NOTHING_BESIDE  # refused where it is used, with its place
-            return self._declared("", target, seen, depth + 1)
+            return self._declared_by(part, seen, depth) if isinstance(part, str) else NOTHING_BESIDE
         if key:
-            return _together(
+            return together(
                 *(self._declared("", each, seen, depth + 1) for each in (part if isinstance(part, list) else ()))
             )
         if not isinstance(part, dict):
-            return _NOTHING_BESIDE
+            return NOTHING_BESIDE
         named = part.get("properties")
-        own = SiblingSchemas(frozenset(named if isinstance(named, dict) else ()), not _is_open(part))
-        return _together(
+        own = SiblingSchemas(frozenset(named if isinstance(named, dict) else ()), not is_open(part))
+        return together(
             own, *(self._declared(each, part[each], seen, depth + 1) for each in APPLICATORS if each in part)
         )
+
+    def _declared_by(self, reference: str, seen: set[str], depth: int) -> SiblingSchemas:
+        """Those of a definition. One that ``seen`` cuts short, for a circle, is not kept."""
+        if reference in self._declarations:
+            return self._declarations[reference]
+        if reference in seen:
+            self._cut = True
+            return NOTHING_BESIDE
+        try:
+            target = self._look_up(reference)
+        except BadRequest:
+            return NOTHING_BESIDE  # refused where it is used, with its place
+        outermost, before = not seen, self._cut
+        seen.add(reference)
+        self._cut = False
+        found = self._declared("", target, seen, depth + 1)
+        if outermost or not self._cut:
+            self._declarations[reference] = found
+        self._cut = before or (self._cut and not outermost)
+        return found
 
     def _property_counts(self, made: Schema, path: str) -> None:
         """Removes redundant counts, and refuses those that llguidance cannot enforce: of optional properties."""
@@ -443,17 +447,6 @@ def _joined(made: Schema, every: list[Schema]) -> Schema:
     if len(every) == 1 and (not made or not set(made) & set(every[0])):
         return {**made, **every[0]}
     return {**made, "allOf": every}
-
-
-def _is_open(schema: Schema) -> bool:
-    """Whether a schema says that an object may have properties which it does not name."""
-    return not {"patternProperties", "propertyNames"}.isdisjoint(schema) or (
-        schema.get("additionalProperties", False) is not False
-    )
-
-
-def _together(*parts: SiblingSchemas) -> SiblingSchemas:
-    return SiblingSchemas(frozenset().union(*(part.names for part in parts)), all(part.closed for part in parts))
 
 
 def _has_values(schema: Schema) -> bool:

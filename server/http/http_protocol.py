@@ -220,6 +220,7 @@ class HttpProtocol(HttpToolsProtocol):
             except httptools.HttpParserUpgrade as end:
                 if self._should_upgrade():
                     self.handle_websocket_upgrade()
+                    self._hand_over(data[end.args[0] :])
                 elif self._wishes_upgrade:
                     self._wishes_upgrade = False
                     data = self._head_without_wish() + data[end.args[0] :]
@@ -230,6 +231,13 @@ class HttpProtocol(HttpToolsProtocol):
     def _should_upgrade(self) -> bool:
         # behind a request that is being answered, its turn would have to wait for that
         return not self._live and super()._should_upgrade()
+
+    def _hand_over(self, frames: bytes) -> None:
+        """Gives the WebSocket what the client sent with its handshake."""
+        protocol = self.transport.get_protocol()
+        if frames and protocol is not self:
+            assert isinstance(protocol, asyncio.Protocol)
+            protocol.data_received(frames)
 
     def handle_websocket_upgrade(self) -> None:
         kind = self.ws_protocol_class

@@ -33,6 +33,9 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
     Received bytes that were not taken are counted, also of incomplete messages; if there is no room for them, or pings
     come without end, the connection is closed.
 
+    What comes before the handshake is answered is read behind it: a pong, or the end of a connection, must not be
+    written before the answer.
+
     A handshake that the library cannot read is refused, and one that the application does not answer in time is ended:
     uvicorn would hold both connections for as long as their clients do. After the handshake, pings detect dead clients.
     """
@@ -59,6 +62,8 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         """Bytes of the frames of a message whose last one has not come."""
         self._queued = 0
         """Bytes of messages that the application has not taken."""
+        self._early = bytearray()
+        """Frames that came before the answer to the handshake, behind which they are read."""
         self._control_frames = 0
         self._control_since = 0.0
 
@@ -68,6 +73,9 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
 
     def data_received(self, data: bytes) -> None:
         if self.transport.is_closing() or not self._has_room(len(data)):
+            return
+        if self.handshake_initiated and not self.handshake_complete:
+            self._early += data
             return
         super().data_received(data)
         self._has_room(0)
@@ -80,7 +88,7 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
 
     def _has_room(self, more: int) -> bool:
         """Counts ``more`` bytes; if that is too much, ends the connection and returns False."""
-        held = len(self.conn.reader.buffer) + self._fragments + self._queued + more
+        held = len(self.conn.reader.buffer) + len(self._early) + self._fragments + self._queued + more
         most = self.config.ws_max_size
         try:
             if held > 2 * most:
@@ -182,7 +190,7 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         # until cycles are collected, which an idle server never does
         self.conn.parser.close()
         self.conn.reader.discard()
-        self.frames = []
+        self.frames, self._early = [], bytearray()
         super().connection_lost(exc)
 
     async def send(self, message: ASGISendEvent) -> None:
@@ -194,6 +202,9 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         await super().send(message)
         if self.initial_response is not None and self.close_sent:
             self.handshake_complete = True  # refused by a response, which uvicorn takes for forgotten
+        if self.handshake_complete and self._early:
+            early, self._early = bytes(self._early), bytearray()
+            self.data_received(early)
 
     def _accept_is_late(self) -> None:
         if not (self.handshake_complete or self.close_sent):

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from huggingface_hub import AsyncInferenceClient
 from huggingface_hub.errors import HfHubHTTPError
+from msgspec.structs import replace
 
 from stentor.server.app.state import ServerState
 from stentor.tests.fakes import EOS, FakeEngine, fake_state, says
@@ -261,3 +262,11 @@ async def test_an_invocation_is_answered_as_the_endpoint_that_its_fields_show() 
     assert (refused["param"], refused["code"]) == ("messages", "missing_required_parameter")
     async with in_memory(state) as client:
         assert (await client.get("/ping")).status_code == 200
+
+
+async def test_an_invocation_of_a_classifier_of_tokens_is_answered_as_pooling() -> None:
+    tokens = config(score=replace(scores("x", "y"), pooling=None))
+    state = state_of(model_of(FakePooler(labels=2), tokens))
+    invoked, pooled = [(await post(state, path, input="a b")).json()["data"] for path in ("/invocations", "/pooling")]
+    assert invoked == pooled
+    assert "data" in invoked[0]

@@ -20,7 +20,7 @@ from ..common.described import Operations, generation
 from ..common.endpoint import generation_route
 from ..completions.route import completions
 from ..embeddings.embeddings import embeddings
-from ..embeddings.pooling import classify
+from ..embeddings.pooling import classify, pooling
 from ..embeddings.requests import EmbeddingServices
 from ..embeddings.scoring import rerank, score
 from ..hugging_face.embed import embed
@@ -45,6 +45,9 @@ _VECTORS: Final[Mapping[str, _OfVectors]] = {
 }
 """By the field that identifies the request. ``inputs`` are embedded if there is no chat model."""
 
+_CLASSES: Final[Mapping[str, _OfVectors]] = {"classify": classify, "token_classify": pooling}
+"""What ``input`` asks of a classifier, by its task."""
+
 
 class _Served(msgspec.Struct, frozen=True):
     chat: ChatServices
@@ -68,6 +71,6 @@ async def invoke(served: _Served, request: Request, content: bytes, context: Req
     if kind in _TEXT and (kind not in _VECTORS or chat.registry.of_kind("chat") is not None):
         return await _TEXT[kind](chat, request, content, context)
     answer = _VECTORS[kind]
-    if kind == "input" and (model := served.embedding.model) is not None and model.main_task == "classify":
-        answer = classify
+    if kind == "input" and (model := served.embedding.model) is not None:
+        answer = _CLASSES.get(model.main_task, answer)
     return await answer(served.embedding, request, content, context)

@@ -122,6 +122,21 @@ def test_a_websocket_that_is_half_closed_is_closed(target: Target, connection: C
     assert target.is_left()
 
 
+@pytest.mark.parametrize(
+    "frames", [b"\x81\x82\0\0\0\0hi", b"\x89\x80\0\0\0\0\x81\x82\0\0\0\0hi"], ids=["a text", "a ping"]
+)
+def test_frames_that_come_with_the_handshake_are_answered_behind_it(frames: bytes, target: Target) -> None:
+    connection = target.connect()
+    connection.send(upgrade() + frames)
+    assert connection.line() == b"HTTP/1.1 101 Switching Protocols\r\n"
+    while connection.line() != b"\r\n":
+        pass
+    connection.send(b"\x88\x80\0\0\0\0")
+    assert b"not valid JSON" in connection.read()
+    connection.close()
+    assert target.is_left()
+
+
 @pytest.mark.parametrize("broken", [b"\x83\x80\0\0\0\0", b"\x89\x80\0\0\0\0" * 129], ids=["a reserved frame", "pings"])
 def test_who_sends_on_a_websocket_that_was_given_up_is_told_that_the_client_is_gone(
     broken: bytes, target: Target

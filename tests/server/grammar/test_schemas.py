@@ -163,6 +163,7 @@ def test_white_space_is_bounded_at_every_place(
             "d": {"type": "null"},
         },
         "required": ["a", "b", "c", "d"],
+        "additionalProperties": True,
     }
     text = '{"a":1,"b":[1,{"x":true},[]],"c":{"y":[],"z":-1.5},"d":null,"e":{}}'
     matcher = compiler.compile(_source(special, schema, **whitespace))
@@ -195,6 +196,9 @@ def test_digits_come_to_an_end(
         assert count < 20, (schema, start)
 
 
+_OPEN: Any = {"type": "object", "properties": {"a": SMALL}, "additionalProperties": True}
+
+
 @pytest.mark.parametrize(
     ("schema", "place", "keyword"),
     [
@@ -209,8 +213,9 @@ def test_digits_come_to_an_end(
         ({"oneOf": [SMALL, {"type": "number"}]}, "", "oneOf"),
         ({"oneOf": [{"required": ["a"]}, {"required": ["b"]}]}, "", "oneOf"),
         ({"type": "object", "minProperties": 2}, "", "minProperties"),
-        ({"type": "object", "properties": {"a": SMALL}, "minProperties": 1}, "", "minProperties"),
-        ({"type": "object", "properties": {"a": SMALL}, "maxProperties": 3}, "", "maxProperties"),
+        ({"type": "object", "properties": {"a": SMALL}, "minProperties": 2}, "", "minProperties"),
+        ({**_OPEN, "minProperties": 1}, "", "minProperties"),
+        ({**_OPEN, "maxProperties": 3}, "", "maxProperties"),
         ({"propertyNames": {"maxLength": 3}, "properties": {"a": SMALL}}, "", "propertyNames"),
     ],
 )
@@ -333,15 +338,25 @@ def test_the_demands_of_the_field_are_not_dropped_with_the_client_s_own_options(
     assert made["x-guidance"]["whitespace_flexible"] is False
 
 
-def test_closed_objects_have_none_but_their_own_properties() -> None:
+def test_an_object_that_declares_properties_has_no_others_unless_it_says_so() -> None:
     schema = {"type": "object", "properties": {"a": SMALL}}
-    assert prepare(schema, FIELD, closed=True)["additionalProperties"] is False
-    assert prepare(schema, FIELD)["additionalProperties"] is not False
-    open_ = {**schema, "additionalProperties": True}
-    assert prepare(open_, FIELD, closed=True)["additionalProperties"] is not False
+    for closed in (False, True):
+        assert prepare(schema, FIELD, closed=closed)["additionalProperties"] is False
+        assert prepare(_OPEN, FIELD, closed=closed)["additionalProperties"] is not False
+    bare = {"type": "object"}
+    assert prepare(bare, FIELD).get("additionalProperties") is not False
+    assert prepare(bare, FIELD, closed=True)["additionalProperties"] is False
 
 
-_OPEN: Any = {"type": "object", "properties": {"a": SMALL}, "additionalProperties": True}
+def test_an_object_that_must_have_more_properties_than_it_declares_has_others(
+    compiler: Compiler, vocabulary: TokenBytes, special: Mapping[str, int]
+) -> None:
+    schema = {"type": "object", "properties": {"a": SMALL}, "required": ["a"], "minProperties": 2}
+    source = _source(special, schema)
+    assert _matches(compiler, vocabulary, source, '{"a": 1, "x": 1}')
+    assert not _matches(compiler, vocabulary, source, '{"a": 1}')
+
+
 _PART_A: Any = {"type": "object", "properties": {"a": SMALL}, "required": ["a"]}
 _PART_B: Any = {"properties": {"b": SMALL}, "required": ["b"]}
 
@@ -404,9 +419,9 @@ def test_closing_schemas_of_one_value_costs_no_more_than_a_schema_may() -> None:
 @pytest.mark.parametrize(
     "schema",
     [
-        {"type": "object", "properties": {"a": SMALL}},
+        _OPEN,
         {"type": "object", "properties": {"a": SMALL}, "additionalProperties": SMALL, "required": ["a"]},
-        {"allOf": [_PART_A, {"properties": {"b": SMALL}}]},
+        {"allOf": [_PART_A, {"properties": {"b": SMALL}, "additionalProperties": True}]},
     ],
 )
 def test_a_further_property_never_has_a_declared_name_however_it_is_spelled(
@@ -421,7 +436,7 @@ def test_a_further_property_never_has_a_declared_name_however_it_is_spelled(
     "schema",
     [
         {"type": "object"},
-        {"type": "object", "properties": {"a": SMALL}},
+        _OPEN,
         {"type": "object", "patternProperties": {"^[kx]": SMALL}, "additionalProperties": False},
         {"type": "object", "properties": {"a": SMALL}, "additionalProperties": SMALL},
         {"type": "object", "additionalProperties": SMALL, "maxProperties": 5000},
