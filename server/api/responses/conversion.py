@@ -5,6 +5,7 @@ from typing import Any, Final
 
 import msgspec
 
+from stentor.protocols.common.errors import BadRequest
 from stentor.protocols.openai.chat import ChatRequest, chat_of
 from stentor.protocols.openai.media_parts import FIELD
 from stentor.protocols.openai.responses import client_tools
@@ -70,12 +71,14 @@ def _response_format(form: TextFormat) -> dict[str, Any]:
 
 def messages_of(items: Sequence[Item], unseal: Unseal, fields_of: Mapping[str, str] = NO_FIELDS) -> list[Message]:
     """Converts items to messages; one answer of the model (reasoning, text, calls in a row) becomes one assistant
-    message."""
+    message. Raises BadRequest for the output of a call that is not in front of it."""
     messages: list[Message] = []
     names: dict[str, str] = {}
     call_ids: dict[str, str] = {}
     """Call ids of local shell calls, by item id: their outputs may name either."""
     asked: dict[str, Item] = {}
+    summarised = False
+    """Whether a summary stands for earlier items, so that a call may be in it."""
     for item in items:
         if item["type"] == "mcp_approval_request":
             asked[item["id"]] = item
@@ -108,8 +111,12 @@ def messages_of(items: Sequence[Item], unseal: Unseal, fields_of: Mapping[str, s
                 message: Message = {"role": "tool", "tool_call_id": call_id, "content": _output(item, fields_of)}
                 if call_id in names:
                     message["name"] = names[call_id]
+                elif not summarised:
+                    field = _field(item, "call_id", fields_of) or "input"
+                    raise BadRequest(f"`{field}`: no tool call found for {kind} with call_id {call_id[:80]}.", field)
                 messages.append(message)
             case "compaction":
+                summarised = True
                 compacted = opened(item, unseal)
                 users: list[Message] = [{"role": "user", "content": text} for text in compacted.said]
                 place = len(users) - compacted.unanswered

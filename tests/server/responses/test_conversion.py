@@ -111,6 +111,15 @@ def test_sealed_reasoning_is_no_compacted_conversation() -> None:
         messages({"type": "compaction", "encrypted_content": "abc"}, unseal=lambda text, _use: text.upper())
 
 
+def test_an_output_behind_a_summary_needs_no_call_as_the_summary_may_stand_for_it() -> None:
+    output = {"type": "function_call_output", "call_id": "c1", "output": "one"}
+    with pytest.raises(BadRequest, match="no tool call found for function_call_output with call_id c1"):
+        messages(ASKED, output)
+    sealed = {"type": "compaction", "encrypted_content": "abc"}
+    told = messages(sealed, output, unseal=lambda _text, _use=b"": '{"said": [], "summary": "f was called."}')
+    assert told[-1] == {"role": "tool", "tool_call_id": "c1", "content": "one"}
+
+
 def test_nothing_is_dropped_between_a_call_and_its_output() -> None:
     output = {"type": "function_call_output", "call_id": "c1", "output": "one"}
     items = read_items([ASKED, THOUGHT, CALL, output, SAID, ASKED], Limits(), random_id)

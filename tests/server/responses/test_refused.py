@@ -34,6 +34,7 @@ def output(**fields: Any) -> dict[str, Any]:
         ({"input": [{"type": "web_search_call", "id": "x"}]}, "input[0].type"),
         ({"input": [{"type": "function_call", "name": "f", "arguments": "{}"}]}, "input[0].call_id"),
         ({"input": [{"type": "function_call_output", "call_id": "c"}]}, "input[0].output"),
+        ({"input": [USER, {"type": "function_call_output", "call_id": "c", "output": "x"}]}, "input[1].call_id"),
         ({"input": [{"type": "reasoning", "summary": "x"}]}, "input[0].summary"),
         (
             {"input": [{"type": "additional_tools", "role": "developer", "tools": [{"type": "function"}]}]},
