@@ -106,7 +106,7 @@ def messages_of(items: Sequence[Item], unseal: Unseal, fields_of: Mapping[str, s
             case "tool_search_output" | "tool_search_call" if item["call_id"] is None:
                 pass  # a server's: the model has the tools that were found, and did not ask for them here
             case kind if kind in CLIENT_OUTPUTS:
-                call_id = item["id"] if kind == "local_shell_call_output" else item["call_id"]
+                call_id: str = item["id"] if kind == "local_shell_call_output" else item["call_id"]
                 call_id = call_ids.get(call_id, call_id)
                 message: Message = {"role": "tool", "tool_call_id": call_id, "content": _output(item, fields_of)}
                 if call_id in names:
