@@ -342,6 +342,7 @@ def fake_state(
     per_request_metrics: bool = False,
     vocab_size: int = VOCAB_SIZE,
     eos_token_ids: tuple[int, ...] = (EOS,),
+    most_tokens: int | None = None,
     registry: ModelRegistry | None = None,
     transcription: Any = None,
     decoder: Any = None,
@@ -385,7 +386,7 @@ def fake_state(
         tokens,
         TemplateRenderer(tokens) if renderer is None else renderer,
         OutputFormat() if output is None else output,
-        GenerationDefaults(eos_token_ids=eos_token_ids),
+        GenerationDefaults(eos_token_ids=eos_token_ids, most_tokens=most_tokens),
     )
     main = OpenedChat(
         config.model,

@@ -131,6 +131,7 @@ def generation_defaults(config: ModelConfig, checkpoint: Checkpoint) -> Generati
         model = msgspec.structs.replace(given, eos_token_ids=eos)
     if model.unused:
         logger.warning("the model's generation_config.json sets %s, which has no effect", ", ".join(model.unused))
-    said = {field.name: getattr(model, field.name) for field in msgspec.structs.fields(GenerationDefaults)}
+    said = {name: getattr(model, name, None) for name in GenerationDefaults.__struct_fields__}
     said |= msgspec.to_builtins(config.override_generation_config)
+    said["most_tokens"] = said.pop("max_new_tokens", None)
     return GenerationDefaults(**{name: value for name, value in said.items() if value is not None})

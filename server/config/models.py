@@ -40,6 +40,8 @@ class SamplingOverrides(msgspec.Struct, frozen=True, omit_defaults=True, forbid_
     top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
     min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
     repetition_penalty: Annotated[float, Meta(gt=0, le=10)] | None = None
+    max_new_tokens: Annotated[int, Meta(ge=1)] | None = None
+    """Of every answer; the model's own number bounds none."""
 
     def __str__(self) -> str:
         return msgspec.json.encode(self).decode()
@@ -98,7 +100,8 @@ class ModelConfig(msgspec.Struct, frozen=True):
     override_generation_config: Annotated[
         SamplingOverrides,
         Flag(
-            "sampling defaults that override --generation-config: temperature, top_k, top_p, min_p, repetition_penalty",
+            "sampling defaults that override --generation-config: temperature, top_k, top_p, min_p, repetition_penalty; "
+            "and max_new_tokens, which bounds every answer",
             kind="sampling",
         ),
     ] = SamplingOverrides()

@@ -118,10 +118,17 @@ def check_prompt(prompt: list[int], chat: ChatModel, param: str) -> None:
 
 
 def output_room(prompt_len: int, budget: Budget, chat: ChatModel, decoder_prompt: Sequence[int] = ()) -> int:
-    """The resolved ``max_tokens``. Raises BadRequest where prompt and output do not fit the context.
+    """The resolved ``max_tokens``, within the operator's bound. Raises BadRequest where prompt and output do not fit the
+    context.
 
     The decoder of an encoder-decoder sees ``decoder_prompt`` behind the tokens that it begins with, not the prompt.
     """
+    found = _context_room(prompt_len, budget, chat, decoder_prompt)
+    most = chat.defaults.most_tokens
+    return found if most is None else min(found, most)
+
+
+def _context_room(prompt_len: int, budget: Budget, chat: ChatModel, decoder_prompt: Sequence[int]) -> int:
     context, what = context_length(chat), "prompt"
     if chat.decoder_start:
         prompt_len, what = len(chat.decoder_start) + len(decoder_prompt), "decoder's prompt"

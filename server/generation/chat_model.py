@@ -29,7 +29,8 @@ from .picture_prompt import PicturePrompt
 
 
 class GenerationDefaults(msgspec.Struct, frozen=True):
-    """Sampling defaults of the model's ``generation_config.json``; a request's own values take precedence."""
+    """Sampling defaults of the model's ``generation_config.json``; a request's own values take precedence, but for
+    ``most_tokens``."""
 
     temperature: float = 1.0
     """0 is greedy."""
@@ -39,6 +40,8 @@ class GenerationDefaults(msgspec.Struct, frozen=True):
     min_p: float = 0.0
     repetition_penalty: float = 1.0
     eos_token_ids: tuple[int, ...] = ()
+    most_tokens: int | None = None
+    """Most tokens of any answer, whatever a request says; None: as many as the context has room for."""
 
     def ending(self, tokens: Iterable[int]) -> Self:
         """A copy in which these tokens end a turn too."""

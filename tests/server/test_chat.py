@@ -114,6 +114,14 @@ async def test_without_max_tokens_a_chat_may_fill_the_context() -> None:
     assert engine.streams[0].params.max_tokens == 64 - usage["prompt_tokens"]
 
 
+async def test_no_answer_has_more_tokens_than_the_operator_allows() -> None:
+    engine = FakeEngine(max_model_len=64, answer=says("ok"))
+    async with in_memory(fake_state(engine, most_tokens=5)) as client:
+        for asked in ({}, {"max_tokens": 9}, {"max_tokens": 3}):
+            await client.post(CHAT, json={"messages": HELLO, **asked})
+    assert [stream.params.max_tokens for stream in engine.streams] == [5, 5, 3]
+
+
 async def test_requests_beat_the_models_defaults_and_seeds_count_up_from_the_clients() -> None:
     engine = FakeEngine(answer=says("ok"))
     await post(engine, n=2, seed=-1, temperature=0, top_k=-1, priority=3, cache_salt="mine", logit_bias={"65": -2.5})

@@ -158,6 +158,14 @@ def test_what_the_operator_says_beats_the_model(checkpoint: Checkpoint) -> None:
     assert generation_defaults(config, checkpoint) == expected
 
 
+def test_the_operator_bounds_answers_and_the_model_does_not(checkpoint: Checkpoint) -> None:
+    (checkpoint.folder / "generation_config.json").write_text(json.dumps({"max_new_tokens": 20}))
+    stored = open_checkpoint(checkpoint.folder, "dummy")
+    assert generation_defaults(ModelConfig(), stored).most_tokens is None
+    bounded = ModelConfig(override_generation_config=SamplingOverrides(max_new_tokens=30))
+    assert generation_defaults(bounded, stored).most_tokens == 30
+
+
 @pytest.mark.parametrize(("named", "texts", "ends"), [((), (), "</s>"), ((7,), (), ""), ((), ("<|é|>",), "<|é|>")])
 def test_the_tokenizers_end_of_a_text_ends_answers_where_no_other_token_would(
     named: tuple[int, ...], texts: tuple[str, ...], ends: str

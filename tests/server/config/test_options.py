@@ -281,7 +281,7 @@ def test_the_demo_samples_as_its_models_card_says_unless_somebody_says_otherwise
     ("name", "value", "why"),
     [
         ("override-generation-config", '{"temperature": 3}', r"Expected `float` <= 2.0 - at `\$.temperature`"),
-        ("override-generation-config", '{"max_new_tokens": 3}', "unknown field `max_new_tokens`"),
+        ("override-generation-config", '{"typical_p": 3}', "unknown field `typical_p`"),
         ("override-generation-config", "[]", "Expected `object`, got `array`"),
         ("override-generation-config", "temperature=1", "expected JSON such as"),
         ("default-chat-template-kwargs", '{"enable-thinking": 1}', "expected JSON such as"),
