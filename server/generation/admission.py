@@ -118,8 +118,8 @@ def check_prompt(prompt: list[int], chat: ChatModel, param: str) -> None:
 
 
 def output_room(prompt_len: int, budget: Budget, chat: ChatModel, decoder_prompt: Sequence[int] = ()) -> int:
-    """The resolved ``max_tokens``, within the operator's bound. Raises BadRequest where prompt and output do not fit the
-    context.
+    """The resolved ``max_tokens``, within the operator's bound. Raises BadRequest where prompt and output do not fit
+    the context.
 
     The decoder of an encoder-decoder sees ``decoder_prompt`` behind the tokens that it begins with, not the prompt.
     """
