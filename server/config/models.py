@@ -100,8 +100,8 @@ class ModelConfig(msgspec.Struct, frozen=True):
     override_generation_config: Annotated[
         SamplingOverrides,
         Flag(
-            "sampling defaults that override --generation-config: temperature, top_k, top_p, min_p, repetition_penalty, "
-            "and max_new_tokens, which bounds every answer",
+            "sampling defaults that override --generation-config: temperature, top_k, top_p, min_p, "
+            "repetition_penalty; and max_new_tokens, which bounds every answer",
             kind="sampling",
         ),
     ] = SamplingOverrides()
