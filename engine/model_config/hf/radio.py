@@ -32,11 +32,12 @@ class RadioTokens(NamedTuple):
     """Which of the first are used."""
 
 
-def radio_sizes(vision: Fields, args: Fields) -> RadioSizes:
-    """``args``: the table of this name in ``vision``. Raises :class:`ConfigError` for a name that is not known here."""
+def radio_sizes(vision: Fields, args: Fields, field: str) -> RadioSizes:
+    """``args``: the table of this name in ``vision``, which files call ``field``. Raises :class:`ConfigError` for an
+    unknown name."""
     name = args.text("model", "vit_huge_patch16_224")
     if (sizes := _SIZES.get(name)) is None:
-        raise ConfigError(f"args.model of the vision part is {name[:40]!r}, expected one of {', '.join(_SIZES)}")
+        raise ConfigError(f"{field}.args.model is {name[:40]!r}, expected one of {', '.join(_SIZES)}")
     return RadioSizes(
         vision.integer("hidden_size", sizes.width),
         vision.integer("num_hidden_layers", sizes.layers, most=MOST_LAYERS),

@@ -209,7 +209,7 @@ def parse_config_from_hf(config: Mapping[str, object], generation: Mapping[str, 
     """As :func:`paired_config_from_hf`, of Nemotron Parse."""
     whole, seen, told = Fields(config), Fields(_part(config, "encoder")), _part(config, "decoder")
     args = Fields(seen.table("args") or {})
-    sizes, tokens = radio_sizes(seen, args), radio_tokens(args)
+    sizes, tokens = radio_sizes(seen, args, "encoder"), radio_tokens(args)
     patch = seen.integer("patch_size", 16)
     longest = args.integer("cpe_max_size", seen.integer("max_resolution", 2048), most=1 << 15)
     sides = _sides(whole, "image_size", 0) if whole.has("image_size") else _PARSE_SIDES

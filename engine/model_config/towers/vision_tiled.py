@@ -133,7 +133,7 @@ def _radio(model: VisionFields, projector: ProjectorSpec) -> VisionSpec:
     """C-RADIO over tiles of one size, to which its positions are resized."""
     whole, vision = model.whole, model.vision
     args = Fields(vision.table("args") or {})
-    tokens, (width, layers, heads) = radio_tokens(args), radio_sizes(vision, args)
+    tokens, (width, layers, heads) = radio_tokens(args), radio_sizes(vision, args, "vision_config")
     mixer = attention_of(heads, width, bias=True)
     mlp = MLPSpec(vision.integer("intermediate_size", 4 * width), "gelu", True, ("mlp.fc1",), "mlp.fc2", gated=False)
     norms = Norms(mixer_in="norm1", mlp_in="norm2", kind="layer", bias=True)

@@ -130,7 +130,7 @@ def without(config: dict[str, Any], part: str, **changes: Any) -> dict[str, Any]
         (without(FLORENCE, "vision_config", model_type="davit"), "in transformers' form"),
         (without(FLORENCE, "vision_config", patch_stride=[4, 2]), "expected a number of each for each stage"),
         (without(FLORENCE, "text_config", max_position_embeddings=577), "expected some for texts"),
-        (without(PARSE, "encoder", args={"model": "vit_giant"}), "args.model of the vision part is 'vit_giant'"),
+        (without(PARSE, "encoder", args={"model": "vit_giant"}), "encoder.args.model is 'vit_giant'"),
         (without(PARSE, "encoder", args={}), "0 summaries of 1"),
         (without(BLIP, "text_config", encoder_hidden_size=768), "encoder_hidden_size is 768, expected"),
         ({**BLIP, "vision_config": None}, "vision_config is missing"),
