@@ -53,6 +53,18 @@ def go_on() -> None:
     """Used where no other model shares the device."""
 
 
+def embed_windows(
+    windows: Windows, embed: Callable[[bytes | memoryview], torch.Tensor], after_window: Callable[[], None] | None
+) -> EncodedWindows:
+    """The positions [positions, hidden] that ``embed`` makes of each window alone; ``after_window``: called behind
+    each."""
+    pause, found = after_window or go_on, []
+    for window in windows:
+        found.append(embed(window))
+        pause()
+    return EncodedWindows(torch.cat(found), [len(each) for each in found])
+
+
 def adapted_rows(adapters: Sequence[int], lengths: Sequence[int], context: LayerContext) -> AdapterRows | None:
     """The adapters of the rows of windows of these lengths; None if there are none."""
     if max(adapters, default=-1) < 0:
@@ -150,9 +162,5 @@ class EncoderStack:
         adapters: Sequence[int],
     ) -> EncodedWindows:
         """Encode the positions [positions, hidden] that ``embed`` makes of each window alone."""
-        found = []
-        for window in windows:
-            found.append(embed(window))
-            if after_layer is not None:
-                after_layer()
-        return self(torch.cat(found), [len(each) for each in found], after_layer, adapters)
+        embedded = embed_windows(windows, embed, after_layer)
+        return self(embedded.rows, embedded.lengths, after_layer, adapters)

@@ -47,7 +47,7 @@ class PictureEncoder:
         """``words``: as of :class:`.text_encoder.TextEncoder`."""
         assert config.pictures is not None
         self._source, self._context = config.pictures, context
-        self._modules = _Modules(weights, config.pictures, context)
+        self._modules = _PictureModules(weights, config.pictures, context)
         self._project: Linear | None = None
         if config.pictures.projected:
             parts = {PROJECTION: config.hidden_size}
@@ -117,7 +117,7 @@ class PictureEncoder:
         return projected
 
 
-class _Modules:
+class _PictureModules:
     """transformers' modules, whose tensors are allocated as those of other layers."""
 
     def __init__(self, weights: WeightMap, source: PictureSource, context: LayerContext) -> None:

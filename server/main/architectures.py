@@ -18,7 +18,7 @@ from stentor.engine.model_config.spec.model import ModelSpec, checked
 from stentor.engine.model_config.towers.audio_hf import NATIVE_ENCODERS
 from stentor.engine.model_config.towers.vision_hf import NATIVE_TOWERS
 
-from .tested import MEDIA, PARITY
+from .tested import MEDIA, PARITY, TEXT_ALONE
 from .tested_formats import FORMATS
 
 _SMALL: Final[Mapping[str, object]] = {
@@ -299,7 +299,8 @@ def parity_models(architecture: str) -> list[str]:
     """Names of the parity tests' models of it, or of an architecture with the same reader."""
     read = DECODERS[architecture].read
     alike = [architecture, *(name for name in DECODERS if DECODERS[name].read is read)]
-    return [*next((PARITY[name] for name in alike if name in PARITY), ()), *MEDIA.get(architecture, ())]
+    alone = [TEXT_ALONE[architecture]] if architecture in TEXT_ALONE else []
+    return [*next((PARITY[name] for name in alike if name in PARITY), ()), *alone, *MEDIA.get(architecture, ())]
 
 
 def tested_formats(architecture: str) -> list[str]:

@@ -25,7 +25,7 @@ from ..pooling.metrics import EmbeddingMetrics
 from ..tts.metrics import SpeechMetrics
 from .architectures import computed, described, kinds, parity_models, remarks, takes, tested_formats
 from .request_fields import fields_page
-from .tested import MEDIA_FILE, PARITY_FILE
+from .tested import MEDIA_FILE, PARITY_FILE, TEXT_FILE
 
 _GENERATED: Final = "This page is generated from the program: `make reference`."
 _OPTIONS_HEAD = """# Options
@@ -176,7 +176,8 @@ def models_page() -> str:
             "| weights | formats that tests cover for the architecture. The same code reads a format in every "
             "architecture |",
             f"| parity | tiny models whose logits and tokens `{PARITY_FILE}` compares with transformers' in float32, "
-            f"or `{MEDIA_FILE}` with media in the prompts; the names are the tests' parameters |",
+            f"or `{MEDIA_FILE}` with media in the prompts, or `{TEXT_FILE}` where a text part is stored alone; the "
+            "names are the tests' parameters |",
             "| reasoning, tool calls | the format, if the architecture decides it. Otherwise the chat template does "
             "([parsers](parsers.md)) |",
             "| remarks | limitations and others |",

@@ -219,6 +219,15 @@ PARITY: Final[Mapping[str, tuple[str, ...]]] = {
 are the tests' parameters."""
 
 
+TEXT_FILE: Final = "tests/parity/test_text_alone.py"
+TEXT_ALONE: Final[Mapping[str, str]] = {
+    "Glm5NextForCausalLM": "glm5-next-seeing",
+    "MllamaForCausalLM": "mllama-text",
+    "MuseGlimmerForCausalLM": "muse-glimmer",
+}
+"""By architecture of a text part that is stored alone: the tiny model that :data:`TEXT_FILE` compares with
+transformers'."""
+
 MEDIA_FILE: Final = "tests/parity/test_media_models.py"
 MEDIA: Final[Mapping[str, tuple[str, ...]]] = {
     "Apertus1p5ForConditionalGeneration": ("apertus1p5",),

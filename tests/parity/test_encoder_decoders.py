@@ -12,6 +12,7 @@ import torch
 from stentor.engine.layers.audio.kaldi_mel import KaldiMel
 from stentor.engine.loading.checkpoint import open_checkpoint
 from stentor.engine.model_config.speech.encoder_decoder import EncoderDecoderConfig
+from stentor.tests.parity.encoder_decoder_checks import check_decoder, check_encoder, check_greedy, outputs_from
 from stentor.tests.parity.test_whisper import sound
 from stentor.tests.parity.transcribers import (
     START,
@@ -127,36 +128,22 @@ def test_encoder_and_decoder_are_transformers(pair: tuple[Any, Path], packed: bo
     ours = PagedEncoderDecoder(folder, packed=packed)
     windows = [sound(seconds, seed) for seed, seconds in enumerate(SECONDS)]
     with torch.inference_mode():
-        encoded = ours.model.encoder(windows)
         expected = [encoded_by(model, pcm) for pcm in windows]
     assert isinstance(ours.config, EncoderDecoderConfig)
-    positions = [ours.config.positions(len(pcm) // 2) for pcm in windows]
-    assert encoded.lengths == [len(one) for one in expected] == positions
-    torch.testing.assert_close(encoded.rows, torch.cat(expected), atol=1e-4, rtol=1e-4)
-    ours.listen(windows)
-    prompts = [[START, 7, 9, 11, 33], [START], [START, *range(20, 40)]]
-    first = ours.step(prompts)
-    later = ours.step([[5], [], [6, 8, 77]])
-    reported = [[*prompts[0], 5], prompts[1], [*prompts[2], 6, 8, 77]]
-    for row, tokens in enumerate(reported):
-        found = torch.cat([part[row] for part in (first, later) if len(part[row])])
-        torch.testing.assert_close(found, logits_of(model, windows[row], tokens), atol=2e-4, rtol=1e-4)
+    assert [len(one) for one in expected] == [ours.config.positions(len(pcm) // 2) for pcm in windows]
+    check_encoder(ours, windows, expected)
+
+    def logits(row: int, tokens: Sequence[int]) -> torch.Tensor:
+        return logits_of(model, windows[row], tokens)
+
+    check_decoder(ours, windows, logits, outputs_from(START, 21), atol=2e-4)
 
 
 def test_greedy_tokens_are_transformers(pair: tuple[Any, Path]) -> None:
     model, folder = pair
     ours = PagedEncoderDecoder(folder)
     windows = [sound(seconds, 4 + seed) for seed, seconds in enumerate(SECONDS)]
-    ours.listen(windows)
-    tokens: list[list[int]] = [[START] for _ in windows]
-    logits = ours.step(tokens)
-    for _ in range(8):
-        following = [int(part[-1].argmax()) for part in logits]
-        for row, token in zip(tokens, following, strict=True):
-            row.append(token)
-        logits = ours.step([[token] for token in following])
-    for row, pcm in zip(tokens, windows, strict=True):
-        assert logits_of(model, pcm, row)[:-1].argmax(1).tolist() == row[1:]
+    check_greedy(ours, windows, lambda row, tokens: logits_of(model, windows[row], tokens), [START], 8)
 
 
 def test_half_a_minute_has_as_many_positions_as_transformers_makes_of_it() -> None:

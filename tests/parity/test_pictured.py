@@ -1,6 +1,7 @@
 """Encoder-decoders from a picture to text against transformers: tiny random ones of every kind of shape."""
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,13 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from stentor.engine.model_config.seq2seq.text import TextToTextConfig
+from stentor.tests.parity.encoder_decoder_checks import (
+    check_bfloat16,
+    check_decoder,
+    check_encoder,
+    check_greedy,
+    outputs_from,
+)
 from stentor.tests.parity.pictured import KINDS, READING, encoded_by, logits_of, picture, window
 from stentor.tests.parity.whispers import PagedEncoderDecoder
 
@@ -22,7 +30,7 @@ class Pair:
         self.texts = TEXTS if kind in READING else [[], [], []]
         self.windows = [window(kind, *each) for each in zip(self.pictures, self.texts, strict=True)]
 
-    def logits(self, row: int, tokens: list[int]) -> torch.Tensor:
+    def logits(self, row: int, tokens: Sequence[int]) -> torch.Tensor:
         return logits_of(self.model, self.kind, self.pictures[row], self.texts[row], tokens)
 
 
@@ -34,36 +42,16 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 @pytest.mark.parametrize("packed", [True, False], ids=["packed", "plain"])
 def test_encoder_and_decoder_are_transformers(pair: Pair, packed: bool) -> None:
     ours = PagedEncoderDecoder(pair.folder, packed=packed)
-    with torch.inference_mode():
-        found = ours.model.encoder(pair.windows)
     expected = [encoded_by(pair.model, pair.kind, *each)[0] for each in zip(pair.pictures, pair.texts, strict=True)]
-    assert found.lengths == [len(each) for each in expected]
-    torch.testing.assert_close(found.rows, torch.cat(expected), atol=1e-4, rtol=1e-4)
-    ours.listen(pair.windows)
-    prompts = [[2, 7, 9, 11, 33], [2], [2, *range(20, 50)]]
-    first = ours.step(prompts)
-    later = ours.step([[5], [], [6, 8, 77]])
-    reported = [[*prompts[0], 5], prompts[1], [*prompts[2], 6, 8, 77]]
-    for row, tokens in enumerate(reported):
-        made = torch.cat([part[row] for part in (first, later) if len(part[row])])
-        torch.testing.assert_close(made, pair.logits(row, tokens), atol=3e-4, rtol=1e-4)
+    check_encoder(ours, pair.windows, expected)
+    check_decoder(ours, pair.windows, pair.logits, outputs_from(2))
 
 
 @pytest.mark.proof(each="pair")
 def test_greedy_tokens_are_transformers(pair: Pair) -> None:
     ours = PagedEncoderDecoder(pair.folder)
-    ours.listen(pair.windows)
     assert isinstance(ours.config, TextToTextConfig)
-    start = list(ours.config.decoder_start)
-    tokens: list[list[int]] = [list(start) for _ in pair.windows]
-    logits = ours.step(tokens)
-    for _ in range(12):
-        following = [int(part[-1].argmax()) for part in logits]
-        for row, token in zip(tokens, following, strict=True):
-            row.append(token)
-        logits = ours.step([[token] for token in following])
-    for place, made in enumerate(tokens):
-        assert pair.logits(place, made)[len(start) - 1 : -1].argmax(1).tolist() == made[len(start) :]
+    check_greedy(ours, pair.windows, pair.logits, ours.config.decoder_start, 12)
 
 
 _OLDER = {
@@ -99,14 +87,12 @@ def test_files_of_older_versions_are_read(tmp_path: Path) -> None:
 def test_bfloat16_is_as_near_float32_as_transformers_is(kind: str, packed: bool, tmp_path: Path) -> None:
     pair = Pair(kind, tmp_path)
     ours = PagedEncoderDecoder(tmp_path, dtype=torch.bfloat16, packed=packed)
-    ours.listen(pair.windows)
-    outputs = [[2, 7, 9, 11, 33], [2], [2, *range(20, 50)]]
-    expected = [pair.logits(row, each) for row, each in enumerate(outputs)]
-    pair.model.bfloat16()
-    pair.pictures = [pixels.bfloat16() for pixels in pair.pictures]
-    theirs = [pair.logits(row, each) for row, each in enumerate(outputs)]
-    errors = [torch.cat(made).sub_(torch.cat(expected)).norm() for made in (ours.step(outputs), theirs)]
-    assert errors[0] < 1.2 * errors[1]
+
+    def round_theirs() -> None:
+        pair.model.bfloat16()
+        pair.pictures = [pixels.bfloat16() for pixels in pair.pictures]
+
+    check_bfloat16(ours, pair.windows, pair.logits, round_theirs)
 
 
 def test_published_files_of_blip_have_the_head_and_numbers_of_positions_too(tmp_path: Path) -> None:

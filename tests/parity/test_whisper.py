@@ -1,6 +1,7 @@
 """Whisper against transformers: tiny random ones of every kind of shape, and the demo model."""
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from stentor.engine.loading.download.hub import DEMO_TRANSCRIPTION_MODEL, resolv
 from stentor.engine.model_config.speech.encoder_decoder import EncoderDecoderConfig
 from stentor.engine.models.speech.alignment import token_times
 from stentor.tests.engine.loading.tiny_ct2 import write_whisper
+from stentor.tests.parity.encoder_decoder_checks import check_decoder, check_encoder, check_greedy
 from stentor.tests.parity.whispers import SHAPE, VOCAB, PagedEncoderDecoder, real, tiny, transformers, whisper_of
 
 KINDS: dict[str, dict[str, Any]] = {
@@ -74,42 +76,28 @@ def test_encoder_and_decoder_are_transformers(pair: tuple[Any, Path], packed: bo
     windows = [sound(0.7, 1), sound(1.4, 2), sound(0.0, 3)]
     with torch.inference_mode():
         expected = [model.model.encoder(features(model, pcm)).last_hidden_state[0] for pcm in windows]
-        encoded = ours.model.encoder(windows).rows.split(model.config.max_source_positions)
-    for one, other in zip(encoded, expected, strict=True):
-        torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-4)
-    ours.listen(windows)
+    check_encoder(ours, windows, expected)
+
+    @torch.inference_mode()
+    def logits(row: int, tokens: Sequence[int]) -> torch.Tensor:
+        made = model(encoder_outputs=(expected[row][None],), decoder_input_ids=torch.tensor([[*tokens]]))
+        return torch.as_tensor(made.logits[0])
+
     prompts = [[151, 7, 9, 11, 33], [151], list(range(20, 40))]
-    first = ours.step(prompts)
-    later = ours.step([[5], [], [6, 8, 77]])
-    last = ours.step([[190], [3, 4], [199]])
-    reported = [
-        [*prompts[0], 5, 190],
-        [*prompts[1], 3, 4],
-        [*prompts[2], 6, 8, 77, 199],
-    ]
-    for row, tokens in enumerate(reported):
-        with torch.inference_mode():
-            wanted = model(encoder_outputs=(expected[row][None],), decoder_input_ids=torch.tensor([tokens])).logits[0]
-        found = torch.cat([part[row] for part in (first, later, last) if len(part[row])])
-        torch.testing.assert_close(found, wanted, atol=2e-4, rtol=1e-4)
+    check_decoder(ours, windows, logits, prompts, last=[[190], [3, 4], [199]], atol=2e-4)
 
 
 def test_greedy_tokens_are_transformers(pair: tuple[Any, Path]) -> None:
     model, folder = pair
     ours = PagedEncoderDecoder(folder)
     windows = [sound(0.9, seed) for seed in (4, 5, 6)]
-    ours.listen(windows)
-    tokens: list[list[int]] = [[151, 9], [151, 9], [151, 9]]
-    logits = ours.step(tokens)
-    for _ in range(30):
-        following = [int(part[-1].argmax()) for part in logits]
-        for row, token in zip(tokens, following, strict=True):
-            row.append(token)
-        logits = ours.step([[token] for token in following])
-    for row, pcm in zip(tokens, windows, strict=True):
-        with torch.inference_mode():
-            teacher = model(features(model, pcm), decoder_input_ids=torch.tensor([row])).logits[0]
-        assert teacher[1:-1].argmax(1).tolist() == row[2:]
+
+    @torch.inference_mode()
+    def logits(row: int, tokens: Sequence[int]) -> torch.Tensor:
+        made = model(features(model, windows[row]), decoder_input_ids=torch.tensor([[*tokens]]))
+        return torch.as_tensor(made.logits[0])
+
+    check_greedy(ours, windows, logits, [151, 9], 30)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.int8, torch.int16])

@@ -10,10 +10,10 @@ from stentor.engine.model_config.gguf.families import TRANSLATIONS
 from stentor.engine.model_config.hf.config import DECODERS, model_spec_from_hf, named_architecture
 from stentor.engine.model_config.hf.text_part import ALIASES
 from stentor.server.main.architectures import computed, described, kinds, parity_models, remarks
-from stentor.server.main.tested import MEDIA, MEDIA_FILE, PARITY, PARITY_FILE
+from stentor.server.main.tested import MEDIA, MEDIA_FILE, PARITY, PARITY_FILE, TEXT_ALONE, TEXT_FILE
 from stentor.server.main.tested_formats import FORMATS, FormatCheck
 from stentor.tests.engine.loading import test_gguf_experts, tiny_gguf
-from stentor.tests.parity import test_architectures, test_gguf_families, test_media_models, tiny
+from stentor.tests.parity import test_architectures, test_gguf_families, test_media_models, test_text_alone, tiny
 from stentor.tests.parity.published import PUBLISHED
 from stentor.tests.parity.seeing import CONFIGS
 from stentor.tests.support import mmproj_files
@@ -23,16 +23,12 @@ ROOT = Path(stentor.__file__).parent
 UNTESTED = {
     "IQuestCoderForCausalLM",
     "DeepseekOCR2ForCausalLM",
-    "Glm5NextForCausalLM",
     "KimiK25ForConditionalGeneration",
-    "MllamaForCausalLM",
-    "MuseGlimmerForCausalLM",
     "NemotronH_Nano_Omni_Reasoning_V3",
     "NemotronH_Super_Omni_Reasoning_V3",
     "Qwen2_5OmniModel",
 }
-"""transformers has no model of the first, and the others are other names of what is tested, some of them in
-tests/parity/test_text_alone.py."""
+"""transformers has no model of the first, and the others are other names of what is tested."""
 
 
 @pytest.mark.parametrize("model", tiny.ARCHITECTURES)
@@ -61,9 +57,11 @@ def test_the_page_names_the_parity_models_of_each_architecture_and_no_others() -
     for model, kind in seen.items():
         with_media.setdefault(named.get(model, of_type[kind]), set()).add(model)
     assert with_media == {name: {*models} for name, models in MEDIA.items()}
+    assert test_text_alone.MODELS == TEXT_ALONE
     assert {name for name in DECODERS if not parity_models(name)} == UNTESTED
     assert Path(test_media_models.__file__) == ROOT / MEDIA_FILE
     assert Path(test_architectures.__file__) == ROOT / PARITY_FILE
+    assert Path(test_text_alone.__file__) == ROOT / TEXT_FILE
 
 
 @pytest.mark.parametrize("architecture", PARITY)

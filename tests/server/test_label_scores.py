@@ -55,6 +55,11 @@ async def test_sglang_s_clients_are_told_the_probabilities_of_all_labels(path: s
     assert among["scores"] == [pytest.approx([AMONG, 1 - AMONG])]
 
 
+async def test_a_request_may_bring_the_name_of_its_answer() -> None:
+    answer = await post(answering(), VLLM, request_id="mine")
+    assert answer["id"] == "generative-scoring-mine"
+
+
 async def test_queries_and_items_may_be_tokens_and_the_item_may_come_first() -> None:
     engine = answering()
     await post(engine, SGLANG, query=[97, 98], items=[[99], "d"], item_first=True)

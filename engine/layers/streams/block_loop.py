@@ -35,7 +35,7 @@ class LoopQueries:
             weights.add(name, part, shape=stored, read=lambda rows: rows.unflatten(0, (-1, 2)))
 
 
-class _Gate:
+class _MessageGate:
     """(1 - tanh(f)) · x + tanh(m) · message, with f and m of a low-rank product of both, normed, in float32."""
 
     def __init__(
@@ -85,7 +85,7 @@ class GatedMix:
         self.width = mix.width
         self._norm = RMSNorm(weights, None, model.hidden_size, EPS, replace(context, dtype=torch.float32))
         self._gates = [
-            _Gate(weights, f"{prefix}.{spec.loop.gates[each]}", spec.loop, model, context) for each in inputs
+            _MessageGate(weights, f"{prefix}.{spec.loop.gates[each]}", spec.loop, model, context) for each in inputs
         ]
 
     def __call__(self, x: torch.Tensor, kept: int) -> torch.Tensor:

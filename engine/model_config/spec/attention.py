@@ -5,7 +5,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from ..config_fields import ConfigError
+from .attention_checks import check_attention
 from .attention_parts import (
     AddedConvSpec,
     BlockIndexSpec,
@@ -20,7 +20,7 @@ from .attention_parts import (
     ValueExpertsSpec,
 )
 from .cache import CacheSpec, seen_pairs
-from .positions import DistanceBias, RopeConfig, check_rope
+from .positions import DistanceBias, RopeConfig
 from .projection import Projection
 from .recurrent import StateTensor
 
@@ -320,10 +320,15 @@ class AttentionSpec(msgspec.Struct, frozen=True):
             yield f"{prefix}.{self.name}.{self.out_norm}.weight", (self.heads * self.value_dim,)
 
     @property
+    def norms_each_head(self) -> bool:
+        """Whether norms of queries and keys are over each head, and have no instruction in programs."""
+        return self.qk_norm.startswith(_OF_HEADS)
+
+    @property
     def norms_of_heads(self) -> tuple[tuple[str, int], ...]:
         """Names of what norms each head of queries and keys, but for RMS norms with weights that all heads share, with
         their numbers of heads."""
-        if not self.qk_norm.startswith(_OF_HEADS) or self.qk_norm_names is None:
+        if not self.norms_each_head or self.qk_norm_names is None:
             return ()
         q, k = self.qk_norm_names
         return (q, self.heads), (k, self.kv_heads)
@@ -385,113 +390,4 @@ class AttentionSpec(msgspec.Struct, frozen=True):
 
     def check(self) -> None:
         """Raise :class:`ConfigError` for contradictory fields."""
-        if self.heads % self.kv_heads:
-            raise ConfigError(f"{self.heads} query heads do not divide among {self.kv_heads} key-value heads")
-        if self.chunked and not self.window:
-            raise ConfigError("attention in chunks has a chunk of no tokens")
-        if self.qk_norm.startswith(_OF_HEADS) and (self.rotated_first or self.qk_norm_names is None):
-            raise ConfigError("layer norms of heads that are rotated before, or have no weights, are not known")
-        if self.chunk is not None and not self.fused:
-            raise ConfigError("chunks of queries, keys and values that are stored apart are not known")
-        if self.by_group and (self.gated or not self.fused):
-            raise ConfigError("heads that are stored one after another, with gates or apart, are not known")
-        if self.convolved is not None:
-            self._check_convolved(self.convolved)
-        if self.key_convs is not None:
-            self.key_convs.check()
-        other = any((self.fused, self.v_dim, self.index, self.loop, self.convolved, self.chunked))
-        other = other or (self.gated and not self.gate) or self.shares >= 0 or self.qk_norm == "full"
-        if other and (self.key_convs is not None or self.distances is not None):
-            raise ConfigError("attention with numbers by distance, or convolved keys, and more than heads is not known")
-        alike = self.fused or self.paired or self.convolved or self.value_experts or self.index or self.shares >= 0
-        if self.apart and (alike or self.qkv_bias or self.inputs > 1):
-            raise ConfigError("queries, keys and values of inputs of their own, with more than heads, are not known")
-        if self.chosen is not None or self.difference is not None or self.query_latent is not None:
-            self._check_between()
-        if self.value_experts is not None:
-            between = self.chosen or self.difference or self.query_latent or self.convolved or self.key_convs
-            if between or self.fused or self.paired or self.v_dim or self.tied_values or self.shares >= 0 or self.index:
-                raise ConfigError("values that experts make, in attention with more than gated heads, are not known")
-            if not 0 < self.value_experts.top_k <= self.value_experts.experts:
-                raise ConfigError(
-                    f"a token chooses {self.value_experts.top_k} of the {self.value_experts.experts} experts of values"
-                )
-        if self.shards and (self.by_group or self.gated or not self.fused or self.kv_heads != self.heads):
-            raise ConfigError("a matrix in parts with gates, apart, or with fewer key-value heads is not known")
-        if self.shards and self.heads % self.shards:
-            raise ConfigError(f"{self.heads} heads do not divide among the {self.shards} parts of a matrix")
-        if self.paired is not None and (self.fused or self.gated or self.v_dim or self.tied_values or self.index):
-            raise ConfigError(
-                "keys and values that are stored together, in attention with more than plain heads, are not known"
-            )
-        if self.loop is not None and (
-            self.qk_norm != "none" or self.gated or self.sinks or self.softcap or self.slopes
-        ):
-            raise ConfigError("attention to an earlier loop with more than plain heads is not known")
-        if self.head_out_norm and not self.gated:
-            raise ConfigError("heads whose output is normed and has no gate are not known")
-        if self.gate_by_head and not self.gate:
-            raise ConfigError("a gate of each head that is stored among queries is not known")
-        if self.v_dim > self.head_dim or (self.v_dim and (self.gated or self.by_group or self.tied_values)):
-            raise ConfigError(f"values of {self.v_dim} dimensions, of keys of {self.head_dim}, are not known here")
-        if self.gated and self.qk_norm == "full":
-            raise ConfigError("gated attention whose queries are normed as a whole is not known")
-        if self.gate_bias and not self.gate:
-            raise ConfigError("a bias of gates that are stored among queries is not known")
-        if self.gate and self.fused != self.gate_first:
-            raise ConfigError("a fused matrix that has gates behind queries is not known")
-        if self.gate_scales and (not self.gate or self.gate_by_head):
-            raise ConfigError("learned factors on gates that are not stored apart, one a number, are not known")
-        if self.query_scales and not (self.gated and self.rotated_first):
-            raise ConfigError("learned factors on queries without gates, or that rotate behind norms, are not known")
-        if self.temperature_beta and self.temperature_power:
-            raise ConfigError("queries that are scaled by a logarithm and a power of the position are not known")
-        if (self.temperature_beta or self.temperature_power) and self.temperature_floor < 1:
-            raise ConfigError(f"queries are scaled every {self.temperature_floor} positions, expected at least 1")
-        if self.slopes and len(self.slopes) != self.heads:
-            raise ConfigError(f"{len(self.slopes)} slopes of ALiBi do not fit {self.heads} query heads")
-        if self.answer_window:
-            more = self.window, self.index, self.loop, self.slopes, self.distances, self.distance_bias
-            if any(more) or self.shares >= 0 or self.whole_spans:
-                raise ConfigError("a window of an answer in attention with more than plain heads is not known")
-        if self.distance_bias is not None:
-            self.distance_bias.check()
-            if self.slopes or self.index or self.loop or self.shares >= 0 or self.whole_spans:
-                raise ConfigError("a bias by distance in attention with more than plain heads is not known")
-        if self.merged and (other or self.sinks or self.slopes or self.distance_bias or self.whole_spans or self.gated):
-            raise ConfigError("attention that also sees what an encoder made, with more than plain heads, is not known")
-        if self.block_sums is not None:
-            self.block_sums.check(bool(self.window and self.distance_bias))
-        if self.rope is not None:
-            check_rope(self.rope, self.head_dim)
-        if self.index is not None:
-            self._check_index(self.index)
-
-    def _check_between(self) -> None:
-        between = tuple(part for part in (self.chosen, self.difference, self.query_latent) if part is not None)
-        without = {"chosen": None, "difference": None, "query_latent": None, "qkv_bias": False, "output_bias": False}
-        plain = msgspec.structs.replace(self, **without, rope=None, out="", name="")
-        others = AttentionSpec(self.heads, self.kv_heads, self.head_dim, self.scale, rope=None, out="", name="")
-        if plain != others or len(between) > 1 or (self.difference is None and self.qkv_bias):
-            raise ConfigError(
-                "chosen heads, differences of heads, or queries of a latent, in attention with more than rotation "
-                "are not known"
-            )
-        if self.chosen is not None and self.heads != self.chosen.top_k * self.kv_heads:
-            raise ConfigError(f"{self.chosen.top_k} chosen experts do not have {self.heads} query heads")
-        if self.difference is not None and (self.kv_heads % 4 or self.heads % 4):
-            raise ConfigError(f"{self.kv_heads // 2} key-value heads have no halves to subtract")
-
-    def _check_convolved(self, convolved: ConvolvedSpec) -> None:
-        if self.gated or self.fused or self.v_dim or self.qkv_bias or self.qk_norm != "none" or self.shares >= 0:
-            raise ConfigError("convolutions in attention with more than plain heads are not known")
-        if min(convolved.by_channel, convolved.by_head) < 1 or not convolved.before:
-            raise ConfigError(f"convolutions see {convolved.before} tokens before each, expected at least 1")
-        if self.kv_size % 2:
-            raise ConfigError(f"values of {self.kv_size} columns have no halves")
-
-    def _check_index(self, index: BlockIndexSpec | RegionIndexSpec) -> None:
-        among_queries = self.gated and not self.gate
-        if self.window or self.softcap or self.sinks or self.fused or among_queries or self.v_dim or self.shares >= 0:
-            raise ConfigError("an index of blocks in attention with more than plain heads is not known")
-        index.check(0 if self.rope is None else self.rope.rotary_dim or self.head_dim)
+        check_attention(self)

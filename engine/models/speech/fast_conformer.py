@@ -34,7 +34,7 @@ from ...model_config.speech.fast_conformer import (
     ConformerSpec,
     FastConformerSpec,
 )
-from ..encoder_stack import EncodedWindows, Windows, go_on
+from ..encoder_stack import EncodedWindows, Windows, embed_windows, go_on
 from .conformer_stream import BlockState, ConformerStream
 
 _EPS = 1e-5
@@ -358,13 +358,9 @@ class FastConformer:
     def __call__(
         self, windows: Windows, after_layer: Callable[[], None] | None = None, adapters: Sequence[int] = ()
     ) -> EncodedWindows:
-        pause, embedded = after_layer or go_on, []
-        for window in windows:
-            embedded.append(self._embedded(window))
-            pause()
-        lengths = [len(each) for each in embedded]
-        x = self._layers(torch.cat(embedded), lengths, pause)
-        return EncodedWindows(x if self._project is None else self._project(x), lengths)
+        embedded = embed_windows(windows, self._embedded, after_layer)
+        x = self._layers(embedded.rows, embedded.lengths, after_layer or go_on)
+        return EncodedWindows(x if self._project is None else self._project(x), embedded.lengths)
 
     def begin(self) -> ConformerStream:
         """The state of a new stream, of a causal encoder."""

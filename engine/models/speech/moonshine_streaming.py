@@ -12,7 +12,7 @@ from ...layers.linear.layer_context import LayerContext
 from ...layers.linear.linear import Linear
 from ...layers.linear.weights import WeightMap
 from ...model_config.speech.moonshine_streaming import FRAME, WIDTH, MoonshineStreamingConfig
-from ..encoder_stack import EncodedWindows, EncoderStack, Windows, go_on
+from ..encoder_stack import EncodedWindows, EncoderStack, Windows
 
 _EPS = 1e-6
 
@@ -45,14 +45,9 @@ class MoonshineStreamingEncoder:
     def __call__(
         self, windows: Windows, after_layer: Callable[[], None] | None = None, adapters: Sequence[int] = ()
     ) -> EncodedWindows:
-        pause, found = after_layer or go_on, []
-        for window in windows:
-            found.append(self._embedded(window))
-            pause()
-        lengths = [len(each) for each in found]
-        encoded = self._stack(torch.cat(found), lengths, after_layer, adapters)
-        rows = encoded.rows + torch.cat([self._positions[:length] for length in lengths])
-        return EncodedWindows(rows if self._project is None else self._project(rows), lengths)
+        encoded = self._stack.one_by_one(windows, self._embedded, after_layer, adapters)
+        rows = encoded.rows + torch.cat([self._positions[:length] for length in encoded.lengths])
+        return EncodedWindows(rows if self._project is None else self._project(rows), encoded.lengths)
 
     def _embedded(self, window: bytes | memoryview) -> torch.Tensor:
         """[positions, encoder's hidden]"""

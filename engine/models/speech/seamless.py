@@ -16,7 +16,7 @@ from ...layers.linear.weights import WeightMap
 from ...layers.mlp import MLP
 from ...layers.norm import LayerNorm
 from ...model_config.speech.seamless import FEWEST_SAMPLES, SeamlessConfig
-from ..encoder_stack import EncodedWindows, Windows, go_on
+from ..encoder_stack import EncodedWindows, Windows, embed_windows, go_on
 from .fast_conformer import Conformer, batch_of, fed
 
 _PREFIX = "model.encoder"
@@ -87,14 +87,10 @@ class SeamlessEncoder:
     def __call__(
         self, windows: Windows, after_layer: Callable[[], None] | None = None, adapters: Sequence[int] = ()
     ) -> EncodedWindows:
-        pause, embedded = after_layer or go_on, []
-        for window in windows:
-            embedded.append(self._embedded(window))
-            pause()
-        lengths = [len(each) for each in embedded]
-        x = self._norm(self._layers(torch.cat(embedded), lengths, pause))
-        x = x + 0.5 * fed(self._network, x, batch_of(lengths, x.device))
-        parts = list(x.split(lengths))
+        pause, embedded = after_layer or go_on, embed_windows(windows, self._embedded, after_layer)
+        x = self._norm(self._layers(embedded.rows, embedded.lengths, pause))
+        x = x + 0.5 * fed(self._network, x, batch_of(embedded.lengths, x.device))
+        parts = list(x.split([*embedded.lengths]))
         for adapter in self._adapters:
             parts = [adapter(part) for part in parts]
             pause()

@@ -40,6 +40,7 @@ from ...models.towers.vision_tower import VisionTower, native_tower
 from ...models.transformers.tower import TransformersTower
 from ..errors import SetupError
 from ..limits import ENCODINGS
+from ..media.layout import MediaLayout, MediaReader
 from ..media.rows import MediaRows, NoTower
 from ..media.sliced_encoding import SlicedEncoding
 from ..memory import GIB
@@ -150,25 +151,26 @@ class MediaEncoder:
             return None
         decoder = backbone if isinstance(backbone, Decoder) else None
         stands = [*self._media.placeholders.values(), *([] if self._media.prompt is None else [self._media.prompt])]
-        return MediaRows(
-            tower or NoTower(),
+        layout = MediaLayout(
             stands,
-            backbone.place_media,
-            backbone.context.device,
+            self._spec.output_size,
             mrope=self._mrope,
-            sees_whole=self._sees_whole,
-            hidden=self._spec.output_size,
             axes=self._media.axes,
             canvas=self._media.canvas,
-            words=None if tower is None else tower.words(),
+            sees_whole=self._sees_whole,
             whole_prompts=self._whole_prompts,
             marks=self._media.marks if self._has_experts else None,
             joined=self._media.marks if self._media.joined else None,
             added=self._media.added,
+        )
+        reader = MediaReader(
+            backbone.place_media,
             embed=None if decoder is None else decoder.embedded,
             keys=decoder.keys_of_media if self._keys_of_state and decoder is not None else None,
             given=None if decoder is None or self._media.prompt is None else decoder.given,
         )
+        words = None if tower is None else tower.words()
+        return MediaRows(tower or NoTower(), layout, reader, backbone.context.device, words)
 
     def _open_tower(self, context: LayerContext, seed: int) -> TransformersTower | Tower | None:
         """Load it, or make dummy weights from ``seed``; None if there can be none."""

@@ -16,12 +16,12 @@ from stentor.kernels import WholeSpan
 from stentor.protocols.ipc.steps import EncodeJob, NewRow, RowFault, RowStep, StepPlan, StepResult
 
 from ...layers.forward_batch import ForwardBatch, MediaBatch, SeenMedia
-from ...model_config.towers.media_spec import MediaAxes
 from ...models.towers.payload import GIVEN, PROMPT, Encoded, Payload, read_payload
 from ..rows.batch import Batch
 from ..rows.extras import ExtraResults, RowExtras
 from ..rows.rows import Int64
 from .canvas_positions import canvas_positions
+from .layout import MediaLayout, MediaReader
 from .media_time import MediaTime
 from .positions import MediaPositions
 from .seen_media import SeenSpan, seen_media, seen_within
@@ -115,56 +115,22 @@ class MediaRows(RowExtras):
     def __init__(
         self,
         tower: Tower,
-        placeholders: Iterable[int],
-        place: Callable[[torch.Tensor], int],
+        layout: MediaLayout,
+        reader: MediaReader,
         device: torch.device,
-        *,
-        mrope: bool,
-        sees_whole: bool,
-        hidden: int,
-        axes: MediaAxes,
-        canvas: Sequence[int],
-        words: Mapping[int, torch.Tensor] | None,
-        whole_prompts: bool,
-        marks: Sequence[int] | None,
-        keys: Callable[[torch.Tensor], Mapping[int, torch.Tensor]] | None,
-        joined: Sequence[int] | None,
-        added: bool,
-        embed: Callable[[torch.Tensor], torch.Tensor] | None,
-        given: Callable[[torch.Tensor], torch.Tensor] | None,
+        words: Mapping[int, torch.Tensor] | None = None,
     ) -> None:
-        """
-        Args:
-            tower: the encoder.
-            placeholders: ids of the tokens that embeddings replace.
-            place: see :meth:`...models.decoder.Decoder.place_media`.
-            mrope: media tokens have m-rope positions.
-            axes: their positions then.
-            canvas: :attr:`...model_config.towers.media_spec.MediaSpec.canvas`.
-            sees_whole: the tokens of a picture attend to each other.
-            hidden: width of an embedding.
-            words: text tokens that stand for embeddings [hidden] of the tower, anywhere in a prompt.
-            whole_prompts: with ``sees_whole``, all tokens of a prompt attend to each other.
-            marks: tokens of a prompt that use the experts of media as well as media; None: there are no such experts.
-            keys: :meth:`...models.decoder.Decoder.keys_of_media`, if tokens attend to media; None: embeddings of media
-                stand in place of tokens.
-            joined: with ``sees_whole``, tokens around media that attend to each other and to all media of a prompt, as
-                these do; None: a medium attends to itself.
-            added: see :attr:`...layers.forward_batch.MediaBatch.added`.
-            embed: :meth:`...models.decoder.Decoder.embedded`, if there is a decoder.
-            given: :meth:`...models.decoder.Decoder.given`, if prompts may bring embeddings.
-        """
+        """``words``: text tokens that stand for embeddings [hidden] of the tower, anywhere in a prompt."""
         super().__init__()
+        self._tower, self._layout, self._reader, self._device = tower, layout, reader, device
         words = words or {}
         self._words = np.array(sorted(words), dtype=np.int64)
         self._of_words = torch.stack([words[token] for token in sorted(words)]) if words else None
-        self._tower, self._place, self._device = tower, place, device
-        self._placeholders = np.array(sorted(placeholders), dtype=np.int64)
-        self._mrope, self._sees_whole, self._axes, self._canvas = mrope, sees_whole, axes, canvas
-        self._hidden, self._whole_prompts = hidden, whole_prompts
-        self._marks = None if marks is None else np.array(marks, dtype=np.int64)
-        self._keys, self._added, self._embed, self._given = keys, added, embed, given
-        self._joined = None if joined is None else np.array([*joined, *self._placeholders], dtype=np.int64)
+        self._placeholders = np.array(sorted(layout.placeholders), dtype=np.int64)
+        self._marks = None if layout.marks is None else np.array(layout.marks, dtype=np.int64)
+        self._joined = (
+            None if layout.joined is None else np.array([*layout.joined, *self._placeholders], dtype=np.int64)
+        )
         self._rows: dict[int, _Row] = {}
         self._encoded: dict[int, Encoded | _Failure] = {}
         """By encoder slot: the embeddings, or the error."""
@@ -190,7 +156,7 @@ class MediaRows(RowExtras):
         for new in plan.new:
             worded = len(self._words) and np.isin(new.tokens[: new.prompt_len], self._words).any()
             marked = self._marks is not None and np.isin(new.tokens[: new.prompt_len], self._marks).any()
-            if new.spans or worded or marked or self._whole_prompts:
+            if new.spans or worded or marked or self._layout.whole_prompts:
                 self._rows[new.slot] = self._read_row(new)
         seconds = self._time.begin(plan.rows, self._rows)
         if plan.encode:
@@ -295,26 +261,28 @@ class MediaRows(RowExtras):
         given = payload.tensors.get(GIVEN)
         if given is None:
             encoded = self._tower.encode(payload)
-            if encoded.tokens is not None and self._embed is not None:
-                encoded = Encoded(self._embed(encoded.tokens))
-            if self._keys is not None:
-                return Encoded(encoded.embeddings[:0], self._keys(encoded.embeddings))
-            if (size := encoded.embeddings.shape[-1]) != self._hidden:
-                raise ValueError(f"the model's config.json makes embeddings of {size} numbers, expected {self._hidden}")
+            if encoded.tokens is not None and self._reader.embed is not None:
+                encoded = Encoded(self._reader.embed(encoded.tokens))
+            if self._reader.keys is not None:
+                return Encoded(encoded.embeddings[:0], self._reader.keys(encoded.embeddings))
+            if (size := encoded.embeddings.shape[-1]) != self._layout.hidden:
+                raise ValueError(
+                    f"the model's config.json makes embeddings of {size} numbers, expected {self._layout.hidden}"
+                )
             return encoded
-        if self._keys is not None:
+        if self._reader.keys is not None:
             raise ValueError("the model attends to pictures, and takes no embeddings in their place")
-        if given.dim() != 2 or given.shape[1] != self._hidden or len(payload.tensors) > 1:
-            raise ValueError(f"embeddings have shape {list(given.shape)}; expected [embeddings, {self._hidden}]")
+        if given.dim() != 2 or given.shape[1] != self._layout.hidden or len(payload.tensors) > 1:
+            raise ValueError(f"embeddings have shape {list(given.shape)}; expected [embeddings, {self._layout.hidden}]")
         brought = given.to(self._device)
         if payload.modality != PROMPT:
             return Encoded(brought)
-        if self._given is None:
+        if self._reader.given is None:
             raise ValueError("prompts bring no embeddings here")
-        return Encoded(self._given(brought))
+        return Encoded(self._reader.given(brought))
 
     def _read_row(self, new: NewRow) -> _Row:
-        if self._keys is not None:
+        if self._reader.keys is not None:
             return _Row([], None, seen=seen_media(new.spans))
         tokens = np.array(new.tokens[: new.prompt_len], dtype=np.int64)
         stands = np.isin(tokens, self._placeholders)
@@ -323,20 +291,20 @@ class MediaRows(RowExtras):
             at = np.arange(span.start, span.start + span.length)
             spans.append(_Span(span.encoder_slot, at[stands[span.start : span.start + span.length]], span.causal))
         positions = None
-        if self._mrope and any(span.grid is not None for span in new.spans):
+        if self._layout.mrope and any(span.grid is not None for span in new.spans):
             both = zip(new.spans, spans, strict=True)
             # sounds have text positions
             runs = [(span, _runs_of(found.placeholders)) for span, found in both if span.grid is not None]
             try:
-                if self._axes == "canvas":
-                    positions = canvas_positions(tokens, runs, self._canvas)
+                if self._layout.axes == "canvas":
+                    positions = canvas_positions(tokens, runs, self._layout.canvas)
                 else:
-                    positions = MediaPositions.of(len(tokens), runs, self._axes)
+                    positions = MediaPositions.of(len(tokens), runs, self._layout.axes)
             except ValueError as error:
                 return _Row([], None, str(error), new.spans[0].start)
         words = np.flatnonzero(np.isin(tokens, self._words)) if len(self._words) else _NOWHERE
         which = np.searchsorted(self._words, tokens[words])
-        whole = new.prompt_len if self._whole_prompts else 0
+        whole = new.prompt_len if self._layout.whole_prompts else 0
         spans = [span for span in spans if span.encoder_slot >= 0]
         marks = _NOWHERE if self._marks is None else np.flatnonzero(np.isin(tokens, self._marks))
         first, joined = -1, None
@@ -379,7 +347,9 @@ class MediaRows(RowExtras):
                 at = span.placeholders[begin:end]
                 places.append(at - row.start + row.first)
                 parts.append((encoded, begin, end))
-                if self._sees_whole and not (self._whole_prompts or found.joined is not None or span.causal):
+                if self._layout.sees_whole and not (
+                    self._layout.whole_prompts or found.joined is not None or span.causal
+                ):
                     whole += [
                         WholeSpan(first - row.start + row.first, last - first, row.sequence, first)
                         for first, last in _runs_of(at)
@@ -404,7 +374,7 @@ class MediaRows(RowExtras):
             },
             spans=whole,
             expert_places=expert_places,
-            added=self._added,
+            added=self._layout.added,
         )
 
     def _seen_by(self, row: PlacedRow, seen: Sequence[SeenSpan]) -> Iterator[SeenMedia]:
@@ -449,7 +419,7 @@ class MediaRows(RowExtras):
             positions[first : first + len(of_row)] = of_row
         lines = np.concatenate(placed)
         if len(lines):
-            first_line = self._place(bring(lines[:, 1:].copy()))
+            first_line = self._reader.place(bring(lines[:, 1:].copy()))
             positions[lines[:, 0]] = np.arange(first_line, first_line + len(lines))
         return positions
 

@@ -194,17 +194,19 @@ def play(case: Case, models: Models) -> Report:
         engine = models.engine(models.config(setting))
     except Exception as error:  # judged by the caller
         return Report(refused=f"{type(error).__name__}: {error}")
-    game = _Game(case, models, engine)
+    run = _CaseRun(case, models, engine)
     try:
-        game.play()
+        run.play()
     except Exception as error:  # no request may do that
-        game.forget()
+        run.forget()
         where = traceback.extract_tb(error.__traceback__)[-1]
         return Report(problems=[f"{type(error).__name__}: {error} ({Path(where.filename).name}:{where.lineno})"])
-    return Report(problems=game.problems(), counts=game.counts())
+    return Report(problems=run.problems(), counts=run.counts())
 
 
-class _Game:
+class _CaseRun:
+    """A case as it is played: its requests, events and what became of them."""
+
     def __init__(self, case: Case, models: Models, engine: LocalEngine) -> None:
         self.case, self.models, self.engine = case, models, engine
         setting = case.setting
@@ -277,7 +279,7 @@ class _Game:
         assert not stats.waiting, "something waits that nothing is planned for"
 
     def forget(self) -> None:
-        """What is left is no start of a next game."""
+        """What is left is no start of a next run."""
         models = self.models
         for key in [key for key, each in models._engines.items() if each is self.engine]:
             del models._engines[key]

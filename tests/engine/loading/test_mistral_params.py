@@ -136,6 +136,7 @@ def test_the_published_params_json_describes_pixtral() -> None:
     assert round(spec.parameters / 1e9, 1) == 12.2
     tower = vision_spec_from_hf(config_from_params(PIXTRAL), spec.hidden_size)
     assert (len(tower.layers), tower.merge, round(tower.parameters / 1e6)) == (24, 1, 435)
+    assert config_from_params(PIXTRAL)["multimodal_projector_bias"] is True, "the file does not say"
 
 
 SMALL: dict[str, Any] = {"spatial_merge_size": 2, "mm_projector_id": "patch_merge", "adapter_bias": False}

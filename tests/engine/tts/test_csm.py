@@ -8,11 +8,9 @@ import torch
 from transformers import CsmForConditionalGeneration, CsmProcessor
 
 from stentor.engine.loading.kind import kind_of
-from stentor.engine.tts import process
 from stentor.engine.tts.backend import CannotSpeak, Stop
 from stentor.engine.tts.transformers import csm
 from stentor.engine.tts.voices import Voices, read_voices
-from stentor.protocols.ipc.speech import StartSpeech
 from stentor.tests.engine.tts.made import as_pcm, close, parts_until_stopped, spoken, write_tone
 from stentor.tests.engine.tts.tiny_csm import write_tiny_csm
 
@@ -42,11 +40,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def voices(folder: Path, recordings: Path) -> Voices:
     return read_voices(folder, recordings)
-
-
-@pytest.fixture(scope="module")
-def speaker(voices: Voices) -> Any:
-    return process.load(StartSpeech("csm", voices.places, 1, "error"))
 
 
 def expected(folder: Path, turns: list[Any]) -> Any:

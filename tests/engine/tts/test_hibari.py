@@ -14,6 +14,7 @@ from stentor.engine.tts.backend import CannotSpeak, Stop, Stopped, Synthesizer
 from stentor.engine.tts.hibari import HibariSynthesizer
 from stentor.engine.tts.voices import Voices, read_voices
 from stentor.protocols.ipc.speech import StartSpeech, VoicePlace
+from stentor.tests.engine.tts.made import stopped
 
 hibari = pytest.importorskip("hibari")
 
@@ -63,10 +64,8 @@ def test_a_word_that_the_front_end_would_be_busy_with_is_spoken_in_parts(speaker
 
 
 def test_a_sentence_that_nobody_wants_is_not_made(voices: Sequence[VoicePlace], speaker: Synthesizer) -> None:
-    stop = Stop()
-    stop.set()
     with pytest.raises(Stopped):
-        speaker.speak("hello", voices[0], 1.0, stop)
+        speaker.speak("hello", voices[0], 1.0, stopped())
 
 
 def write_folder(folder: Path, voices: dict[str, Any], *files: str) -> Path:

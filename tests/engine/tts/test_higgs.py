@@ -14,12 +14,10 @@ from transformers import (
 
 from stentor.engine.loading.companions import companions_in
 from stentor.engine.loading.kind import kind_of
-from stentor.engine.tts import process
 from stentor.engine.tts.backend import CannotSpeak, Stop
 from stentor.engine.tts.transformers import higgs
 from stentor.engine.tts.transformers.context import ContextDecoder, dac_context
 from stentor.engine.tts.voices import Voices, read_voices
-from stentor.protocols.ipc.speech import StartSpeech
 from stentor.tests.engine.tts.made import as_pcm, close, parts_until_stopped, spoken, write_tone
 from stentor.tests.engine.tts.tiny_higgs import (
     CODEBOOKS,
@@ -55,11 +53,6 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def voices(folder: Path, recording: Path) -> Voices:
     return read_voices(folder, recording.parent)
-
-
-@pytest.fixture(scope="module")
-def speaker(voices: Voices) -> Any:
-    return process.load(StartSpeech("higgs", voices.places, 1, "error"))
 
 
 def expected(folder: Path, text: str, recording: Any = None) -> Any:

@@ -11,11 +11,11 @@ import pytest
 from stentor.engine.loading.download.hub import resolve_model
 from stentor.engine.loading.errors import CheckpointError
 from stentor.engine.loading.kind import kind_of
-from stentor.engine.tts import english, process
+from stentor.engine.tts import english
 from stentor.engine.tts.backend import CannotSpeak, Stop, Stopped
 from stentor.engine.tts.kokoro import KokoroSynthesizer
 from stentor.engine.tts.voices import Voices, read_voices
-from stentor.protocols.ipc.speech import StartSpeech
+from stentor.tests.engine.tts.made import stopped
 from stentor.tests.engine.tts.tiny_kokoro import INT64, VOICES, graph, write_kokoro_onnx, write_onnx_community
 
 pytest.importorskip("hibari")
@@ -25,12 +25,6 @@ pytest.importorskip("hibari")
 def voices(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Voices:
     write: Callable[[Path], Path] = request.param
     return read_voices(write(tmp_path_factory.mktemp("kokoro")))
-
-
-@pytest.fixture(scope="module")
-def speaker(voices: Voices) -> Any:
-    """Loaded as the speech process loads it."""
-    return process.load(StartSpeech(voices.backend, voices.places, 1, "error"))
 
 
 def expected(speaker: Any, text: str, voice: str, variety: str, speed: float) -> Any:
@@ -69,10 +63,8 @@ def test_a_sentence_of_many_phonemes_takes_several_runs(voices: Voices, speaker:
 
 
 def test_a_sentence_that_nobody_wants_is_not_made(voices: Voices, speaker: Any) -> None:
-    stop = Stop()
-    stop.set()
     with pytest.raises(Stopped):
-        speaker.speak("hello", voices.places[0], 1.0, stop)
+        speaker.speak("hello", voices.places[0], 1.0, stopped())
 
 
 def test_one_of_several_graphs_is_served_by_its_path_or_by_its_usual_name(tmp_path: Path) -> None:

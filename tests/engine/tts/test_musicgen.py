@@ -6,27 +6,15 @@ from typing import Any
 import pytest
 import torch
 
-from stentor.engine.tts import process
-from stentor.engine.tts.backend import Stop, Stopped
-from stentor.engine.tts.voices import Voices, read_voices
-from stentor.protocols.ipc.speech import StartSpeech
-from stentor.tests.engine.tts.made import as_pcm, close, spoken
+from stentor.engine.tts.backend import Stopped
+from stentor.engine.tts.voices import Voices
+from stentor.tests.engine.tts.made import as_pcm, close, spoken, stopped
 from stentor.tests.engine.tts.tiny_musicgen import RATE, transformers, write_tiny_musicgen
 
 
 @pytest.fixture(scope="module", params=[1, 2], ids=["one channel", "two channels"])
 def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_tiny_musicgen(tmp_path_factory.mktemp("musicgen"), request.param)
-
-
-@pytest.fixture(scope="module")
-def voices(folder: Path) -> Voices:
-    return read_voices(folder)
-
-
-@pytest.fixture(scope="module")
-def speaker(voices: Voices) -> Any:
-    return process.load(StartSpeech("musicgen", voices.places, 1, "error"))
 
 
 def test_its_one_voice_takes_whole_texts(voices: Voices) -> None:
@@ -47,7 +35,5 @@ def test_samples_are_those_of_transformers_with_the_same_seed(folder: Path, voic
 
 
 def test_music_that_nobody_wants_is_not_made(voices: Voices, speaker: Any) -> None:
-    stop = Stop()
-    stop.set()
     with pytest.raises(Stopped):
-        speaker.speak("a calm piano.", voices.places[0], 1.0, stop)
+        speaker.speak("a calm piano.", voices.places[0], 1.0, stopped())

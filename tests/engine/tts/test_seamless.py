@@ -9,27 +9,15 @@ import torch
 import transformers
 
 from stentor.engine.loading.errors import CheckpointError
-from stentor.engine.tts import process
 from stentor.engine.tts.backend import CannotSpeak, Stop, Stopped
 from stentor.engine.tts.voices import Voices, read_voices
-from stentor.protocols.ipc.speech import StartSpeech
-from stentor.tests.engine.tts.made import as_pcm, close, spoken
+from stentor.tests.engine.tts.made import as_pcm, close, spoken, stopped
 from stentor.tests.engine.tts.tiny_seamless import write_tiny_seamless
 
 
 @pytest.fixture(scope="module", params=["v2", ""], ids=["second", "first"])
 def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_tiny_seamless(tmp_path_factory.mktemp("seamless"), request.param)
-
-
-@pytest.fixture(scope="module")
-def voices(folder: Path) -> Voices:
-    return read_voices(folder)
-
-
-@pytest.fixture(scope="module")
-def speaker(voices: Voices) -> Any:
-    return process.load(StartSpeech("seamless", voices.places, 1, "error"))
 
 
 def test_its_voices_are_the_languages_that_it_speaks(voices: Voices) -> None:
@@ -56,10 +44,8 @@ def test_samples_are_those_of_transformers(folder: Path, voices: Voices, speaker
 
 
 def test_a_sentence_that_nobody_wants_is_not_made_and_one_of_no_words_is_silent(voices: Voices, speaker: Any) -> None:
-    stop = Stop()
-    stop.set()
     with pytest.raises(Stopped):
-        speaker.speak("hello there.", voices.places[0], 1.0, stop)
+        speaker.speak("hello there.", voices.places[0], 1.0, stopped())
     assert speaker.speak("", voices.places[0], 1.0, Stop()) == b""
 
 

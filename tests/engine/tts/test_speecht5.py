@@ -11,28 +11,16 @@ from transformers import SpeechT5ForTextToSpeech, SpeechT5HifiGan, SpeechT5Token
 
 from stentor.engine.loading.companions import companions_in
 from stentor.engine.loading.errors import CheckpointError
-from stentor.engine.tts import process
 from stentor.engine.tts.backend import CannotSpeak, Stop, Stopped
 from stentor.engine.tts.transformers.speecht5 import SpeechT5Synthesizer
 from stentor.engine.tts.voices import Voices, read_voices
-from stentor.protocols.ipc.speech import StartSpeech
-from stentor.tests.engine.tts.made import as_pcm, close, spoken
+from stentor.tests.engine.tts.made import as_pcm, close, spoken, stopped
 from stentor.tests.engine.tts.tiny_speecht5 import RATE, SPEAKER_DIM, write_tiny_speecht5
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_tiny_speecht5(tmp_path_factory.mktemp("speecht5"))
-
-
-@pytest.fixture(scope="module")
-def voices(folder: Path) -> Voices:
-    return read_voices(folder)
-
-
-@pytest.fixture(scope="module")
-def speaker(voices: Voices) -> Any:
-    return process.load(StartSpeech("speecht5", voices.places, 1, "error"))
 
 
 def test_the_voices_are_its_x_vectors(folder: Path, voices: Voices) -> None:
@@ -54,10 +42,8 @@ def test_samples_are_those_of_transformers_with_the_same_seed(folder: Path, voic
 
 
 def test_a_sentence_that_nobody_wants_is_not_made(voices: Voices, speaker: Any) -> None:
-    stop = Stop()
-    stop.set()
     with pytest.raises(Stopped):
-        speaker.speak("Hello there.", voices.places[0], 1.0, stop)
+        speaker.speak("Hello there.", voices.places[0], 1.0, stopped())
 
 
 def test_a_sentence_beyond_the_model_s_positions_is_refused(voices: Voices, speaker: Any) -> None:

@@ -8,12 +8,10 @@ import pytest
 import torch
 from transformers import VibeVoiceForConditionalGeneration, VibeVoiceProcessor
 
-from stentor.engine.tts import process
 from stentor.engine.tts.backend import CannotSpeak, Stop
 from stentor.engine.tts.transformers import vibevoice
 from stentor.engine.tts.transformers.diffusion import DpmSolver, check_solver
 from stentor.engine.tts.voices import Voices, read_voices
-from stentor.protocols.ipc.speech import StartSpeech
 from stentor.tests.engine.tts.made import as_pcm, close, parts_until_stopped, spoken, write_tone
 from stentor.tests.engine.tts.tiny_vibevoice import HOP, RATE, write_tiny_vibevoice
 
@@ -36,11 +34,6 @@ def voices(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Voices:
     recordings = tmp_path_factory.mktemp("recordings")
     write_tone(recordings / "ann.wav", RATE)
     return read_voices(folder, recordings)
-
-
-@pytest.fixture(scope="module")
-def speaker(voices: Voices) -> Any:
-    return process.load(StartSpeech("vibevoice", voices.places, 1, "error"))
 
 
 def expected(folder: Path, text: str, *recording: Any) -> Any:

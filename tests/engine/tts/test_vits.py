@@ -14,6 +14,7 @@ from stentor.engine.tts.backend import CannotSpeak, Stop, Stopped, Synthesizer
 from stentor.engine.tts.transformers.vits import VitsSynthesizer
 from stentor.engine.tts.voices import read_voices
 from stentor.protocols.ipc.speech import StartSpeech, VoicePlace
+from stentor.tests.engine.tts.made import stopped
 from stentor.tests.engine.tts.tiny_vits import write_tiny_vits
 
 
@@ -90,10 +91,8 @@ class Later(Stop):
 def test_a_sentence_that_nobody_wants_is_stopped_before_and_amid_its_making(
     voices: Sequence[VoicePlace], speaker: Synthesizer
 ) -> None:
-    stop = Stop()
-    stop.set()
     with pytest.raises(Stopped):
-        speaker.speak("hello", voices[0], 1.0, stop)
+        speaker.speak("hello", voices[0], 1.0, stopped())
     later = Later()
     with pytest.raises(Stopped):
         speaker.speak("hello", voices[0], 1.0, later)

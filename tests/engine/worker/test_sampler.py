@@ -200,6 +200,13 @@ def test_ids_outside_the_vocabulary_are_ignored() -> None:
     assert run(rule, [torch.zeros(1, V)] * 3, prompt=(V, 5, -1))[0] == [4, 4, 4]
 
 
+@pytest.mark.parametrize("token", [0, V - 1])
+def test_the_first_and_the_last_token_may_be_wanted_and_banned(token: int) -> None:
+    assert run(params(temperature=0.0, logit_bias=((token, 5.0),)), [torch.zeros(1, V)])[0] == [token]
+    certain = torch.zeros(1, V).index_fill_(1, torch.tensor([token]), 9.0)
+    assert run(params(temperature=0.0, banned_token_ids=(token,)), [certain])[0] != [token]
+
+
 def test_a_row_with_nothing_left_takes_its_lowest_allowed_token() -> None:
     broken = torch.full((1, V), math.nan)
     assert run(params(), [broken])[0] == [0]

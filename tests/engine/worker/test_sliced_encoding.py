@@ -13,6 +13,7 @@ import torch
 from stentor.engine.layers.linear.parts import Pace
 from stentor.engine.models.towers.payload import Encoded, Payload, write_payload
 from stentor.engine.worker.media import media_time
+from stentor.engine.worker.media.layout import MediaLayout, MediaReader
 from stentor.engine.worker.media.media_time import MediaTime
 from stentor.engine.worker.media.rows import MediaRows
 from stentor.engine.worker.media.sliced_encoding import SlicedEncoding
@@ -154,25 +155,7 @@ def test_a_slice_is_part_of_a_step_that_decodes_less_beside_prompts_and_more_whe
     monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     tower = Slow(clock)
-    rows = MediaRows(
-        tower,
-        [9],
-        lambda _: 0,
-        torch.device("cpu"),
-        mrope=False,
-        sees_whole=False,
-        hidden=4,
-        axes="grid",
-        canvas=(),
-        words=None,
-        whole_prompts=False,
-        marks=None,
-        keys=None,
-        joined=None,
-        added=False,
-        embed=None,
-        given=None,
-    )
+    rows = MediaRows(tower, MediaLayout([9], hidden=4), MediaReader(lambda _: 0), torch.device("cpu"))
     rows.media = lambda _: write_payload(Payload("image", {}))
     for _ in range(100):
         rows.enter(_steps([0, 1], []))

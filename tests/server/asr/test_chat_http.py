@@ -28,16 +28,8 @@ from stentor.server.asr.asking import ASKING, Asking
 from stentor.server.audio import quiet
 from stentor.server.common.keys import ANYONE
 from stentor.server.config.config import StoreConfig
-from stentor.server.config.limits import ProcessorLimits
-from stentor.server.config.media import MediaConfig
 from stentor.server.config.model_registry import ModelRegistry, ServedModel
 from stentor.server.media.chat_media import ChatMedia
-from stentor.server.media.decoding.decoded import DecodedLimits
-from stentor.server.media.document_reader import DocumentReader
-from stentor.server.media.fetching.fetcher import Fetcher
-from stentor.server.media.fetching.loading import MediaLoader
-from stentor.server.media.metrics import MediaMetrics
-from stentor.server.media.processor import MediaProcessor
 from stentor.server.storage.opening import make_store
 from stentor.server.text.pool import TokenizerPool
 from stentor.server.text.renderers.choose import choose_renderer
@@ -46,6 +38,7 @@ from stentor.tests.fakes import FakeEngine, fake_state
 from stentor.tests.server.asr.test_http import TRANSCRIPTIONS, TRANSLATIONS, WavReader, post, wav
 from stentor.tests.server.audio.voices import tone
 from stentor.tests.server.harness import CHAT, in_memory, on_loopback
+from stentor.tests.server.media.opened import open_media
 from stentor.tests.support import audio_models
 from stentor.tests.wire.validate import TRANSCRIPT_EXTENSIONS, check_event, frames_of
 
@@ -109,11 +102,7 @@ class Model:
 
     def _media(self, figures: CollectorRegistry) -> ChatMedia:
         if not self._opened:
-            loader = MediaLoader(Fetcher(MediaConfig()), self._store, 1 << 22)
-            documents = DocumentReader(ProcessorLimits(), DecodedLimits())
-            metrics = MediaMetrics(figures, "fake/model")
-            processor = MediaProcessor(self.folder, ProcessorLimits(), metrics, DecodedLimits())
-            self._opened.append(ChatMedia(loader, documents, processor, self._spec))
+            self._opened.append(open_media(self.folder, self._spec, self._store, figures))
         return self._opened[0]
 
     def _answer(self, prompt: list[int], _index: int) -> Sequence[int]:

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from prometheus_client import CollectorRegistry
 
 from stentor.engine.model_config.towers.media_spec import MediaSpec
 from stentor.protocols.ipc.adapters import AdapterRef
@@ -18,21 +17,10 @@ from stentor.server.app.text_side import TextSide
 from stentor.server.asr.asking import ASKING
 from stentor.server.common.keys import ANYONE
 from stentor.server.config.adapters import AdapterRegistry
-from stentor.server.config.config import StoreConfig
-from stentor.server.config.limits import ProcessorLimits
-from stentor.server.config.media import MediaConfig
 from stentor.server.config.model_registry import ModelRegistry, ModelRole, ServedModel
 from stentor.server.config.models import ModelConfig
 from stentor.server.generation.chat_model import GenerationDefaults
-from stentor.server.media.chat_media import ChatMedia
-from stentor.server.media.decoding.decoded import DecodedLimits
-from stentor.server.media.document_reader import DocumentReader
-from stentor.server.media.fetching.fetcher import Fetcher
-from stentor.server.media.fetching.loading import MediaLoader
-from stentor.server.media.metrics import MediaMetrics
-from stentor.server.media.processor import MediaProcessor
 from stentor.server.parsing.output import OutputFormat
-from stentor.server.storage.opening import make_store
 from stentor.server.text.pool import TokenizerPool
 from stentor.server.text.renderers.choose import TemplateRenderer
 from stentor.server.text.tokenizers.loading import load_tokenizer
@@ -40,6 +28,7 @@ from stentor.tests.fakes import FakeEngine, fake_state
 from stentor.tests.server.asr.test_http import TRANSLATIONS, WavReader, post
 from stentor.tests.server.audio.voices import tone
 from stentor.tests.server.harness import CHAT, HELLO, in_memory
+from stentor.tests.server.media.opened import open_media
 from stentor.tests.server.test_adapters import write
 from stentor.tests.support import audio_models
 
@@ -58,12 +47,7 @@ class Ears:
         (self._audio,) = self.tokenizer.encode("<|audio_pad|>", False)
         (self._eos,) = self.tokenizer.encode("</s>", False)
         self._spec = MediaSpec({"audio": self._audio})
-        store = make_store(StoreConfig())
-        loader = MediaLoader(Fetcher(MediaConfig()), store, 1 << 22)
-        documents = DocumentReader(ProcessorLimits(), DecodedLimits())
-        metrics = MediaMetrics(CollectorRegistry(), "ears")
-        processor = MediaProcessor(folder, ProcessorLimits(), metrics, DecodedLimits())
-        self.media = ChatMedia(loader, documents, processor, self._spec)
+        self.media = open_media(folder, self._spec)
 
     def state(self, adapters: AdapterRegistry | None = None) -> tuple[ServerState, FakeEngine, FakeEngine]:
         """With the engines of the model that chats and of the one that transcribes."""

@@ -40,6 +40,12 @@ def test_half_a_character_at_the_end_is_a_word_of_its_own() -> None:
     assert [token for word in words for token in word.tokens] == tokens
 
 
+def test_what_is_no_character_in_the_whole_text_does_not_hold_up_what_follows() -> None:
+    tokens = [*VOCABULARY.encode("a"), 255, *VOCABULARY.encode("bc")]
+    assert "\N{REPLACEMENT CHARACTER}" in VOCABULARY.decode(tokens)
+    assert len(split_words(VOCABULARY, tokens, "ja")) > 2
+
+
 @given(st.lists(st.integers(0, 255), max_size=40), st.sampled_from(["en", "ja"]))
 def test_every_token_is_in_exactly_one_word(tokens: list[int], language: str) -> None:
     words = split_words(VOCABULARY, tokens, language)

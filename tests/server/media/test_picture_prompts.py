@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 import torch
 import transformers as untyped_transformers
-from prometheus_client import CollectorRegistry
 from safetensors.torch import load
 from transformers.utils.constants import OPENAI_CLIP_MEAN as CLIP_MEAN
 from transformers.utils.constants import OPENAI_CLIP_STD as CLIP_STD
@@ -21,24 +20,12 @@ from transformers.utils.constants import OPENAI_CLIP_STD as CLIP_STD
 from stentor.engine.model_config.towers.media_spec import media_spec
 from stentor.protocols.ipc.cache_groups import CacheGroup
 from stentor.server.app.state import ServerState
-from stentor.server.config.config import StoreConfig
-from stentor.server.config.limits import ProcessorLimits
-from stentor.server.config.media import MediaConfig
 from stentor.server.generation.picture_prompt import _FLORENCE_TASKS, PicturePrompt
-from stentor.server.media.chat_media import ChatMedia
-from stentor.server.media.decoding.decoded import DecodedLimits
-from stentor.server.media.document_reader import DocumentReader
-from stentor.server.media.fetching.fetcher import Fetcher
-from stentor.server.media.fetching.loading import MediaLoader
-from stentor.server.media.metrics import MediaMetrics
-from stentor.server.media.processor import MediaProcessor
 from stentor.server.media.processors.images.parse import bilinear
 from stentor.server.media.processors.model_processor import ModelProcessor
-from stentor.server.storage.opening import make_store
-from stentor.server.text.pool import TokenizerPool
-from stentor.server.text.tokenizers.loading import load_tokenizer
-from stentor.tests.fakes import FakeEngine, fake_state, says
+from stentor.tests.fakes import FakeEngine
 from stentor.tests.server.harness import CHAT, in_memory
+from stentor.tests.server.media.opened import PictureServer
 from stentor.tests.server.media.pictures import picture, png
 from stentor.tests.server.media.test_server import asked, image
 from stentor.tests.support.pictured_files import END, OWN_NORMS, SIDES, START, TASK, VOCAB, images_of, write_files
@@ -58,33 +45,18 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     write_files(folder, "DonutProcessor")
     (folder / "config.json").write_text('{"model_type": "vision-encoder-decoder"}')
     spec = media_spec({"model_type": "vision-encoder-decoder"})
-    opened: list[ChatMedia] = []
-    store = make_store(StoreConfig())
-
-    def open_media(figures: CollectorRegistry) -> ChatMedia:
-        loader = MediaLoader(Fetcher(MediaConfig()), store, 1 << 20)
-        documents = DocumentReader(ProcessorLimits(), DecodedLimits())
-        processor = MediaProcessor(folder, ProcessorLimits(), MediaMetrics(figures, "fake/model"), DecodedLimits())
-        opened.append(ChatMedia(loader, documents, processor, spec))
-        return opened[0]
-
-    engine = FakeEngine(answer=says("a cat"), max_model_len=64)
-    assert engine.ready is not None
-    cross = CacheGroup("cross", 8, 64, inputs="picture")
-    engine.ready = msgspec.structs.replace(engine.ready, groups=(CacheGroup("full"), cross))
-    pool = TokenizerPool(load_tokenizer(folder))
-    state = fake_state(engine, pool=pool, vocab_size=VOCAB, media=open_media, spec=spec, store=store)
+    server = PictureServer(folder, spec, VOCAB, CacheGroup("cross", 8, 64, inputs="picture"), 64)
 
     async def body(use: Use, prompt: PicturePrompt) -> None:
         start = (END, START) if prompt.longest_text else ()
-        chat = msgspec.structs.replace(state.chat, picture=prompt, decoder_start=start)
-        changed = msgspec.structs.replace(state, chat=chat)
+        chat = msgspec.structs.replace(server.state.chat, picture=prompt, decoder_start=start)
+        changed = msgspec.structs.replace(server.state, chat=chat)
         async with in_memory(changed) as client:
-            await use(client, changed, engine)
+            await use(client, changed, server.engine)
 
     with asyncio.Runner() as runner:
         yield lambda use, prompt: runner.run(body(use, prompt))
-        opened[0].close()
+        server.close()
 
 
 def test_a_text_begins_the_output_about_a_picture(run: Run) -> None:

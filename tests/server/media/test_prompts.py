@@ -13,31 +13,21 @@ import torch
 import transformers as untyped_transformers
 from msgspec.structs import replace
 from PIL import Image
-from prometheus_client import CollectorRegistry
 from safetensors.numpy import load
 
 from stentor.protocols.common.errors import BadRequest
 from stentor.server.app.media import spec_in
-from stentor.server.config.config import StoreConfig
-from stentor.server.config.limits import ProcessorLimits
-from stentor.server.config.media import MediaConfig
 from stentor.server.media.chat_media import ChatMedia, ConversationMedia, PlacedMedia
 from stentor.server.media.decoding.decode_video import DecodedVideo, VideoFacts
-from stentor.server.media.decoding.decoded import DecodedLimits
-from stentor.server.media.document_reader import DocumentReader
-from stentor.server.media.fetching.fetcher import Fetcher
-from stentor.server.media.fetching.loading import MediaLoader
-from stentor.server.media.metrics import MediaMetrics
 from stentor.server.media.processed_cache import ProcessedMedia
-from stentor.server.media.processor import MediaProcessor
 from stentor.server.media.processors.images.minicpm import MiniCPMOcrImages
 from stentor.server.media.processors.model_processor import ModelProcessor
-from stentor.server.storage.opening import make_store
 from stentor.server.text.errors import TemplateError
 from stentor.server.text.pool import TokenizerPool
 from stentor.server.text.templates.placeholders import MediaText
 from stentor.server.text.tokenizers.loading import load_tokenizer
 from stentor.tests.server.media.families import LAID_OUT, PROCESSED
+from stentor.tests.server.media.opened import open_media
 from stentor.tests.server.media.pictures import picture
 from stentor.tests.support.vision_models import BOS
 
@@ -108,10 +98,7 @@ def family(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Family]:
 def family_in(folder: Path) -> Family:
     spec = spec_in(folder)
     assert spec is not None
-    unused = MediaProcessor(folder, ProcessorLimits(), MediaMetrics(CollectorRegistry(), "m"), DecodedLimits())
-    loader = MediaLoader(Fetcher(MediaConfig()), make_store(StoreConfig()), 1 << 20)
-    media = ChatMedia(loader, DocumentReader(ProcessorLimits(), DecodedLimits()), unused, spec)
-    return Family(ModelProcessor(folder), TokenizerPool(load_tokenizer(folder)), media, folder)
+    return Family(ModelProcessor(folder), TokenizerPool(load_tokenizer(folder)), open_media(folder, spec), folder)
 
 
 def parts_of(text: str) -> list[str]:

@@ -8,27 +8,14 @@ from typing import Any
 import httpx
 import msgspec
 import pytest
-from prometheus_client import CollectorRegistry
 from safetensors.numpy import load
 
 from stentor.engine.model_config.towers.media_spec import MediaSpec
 from stentor.protocols.ipc.cache_groups import CacheGroup
 from stentor.server.app.state import ServerState
-from stentor.server.config.config import StoreConfig
-from stentor.server.config.limits import ProcessorLimits
-from stentor.server.config.media import MediaConfig
-from stentor.server.media.chat_media import ChatMedia
-from stentor.server.media.decoding.decoded import DecodedLimits
-from stentor.server.media.document_reader import DocumentReader
-from stentor.server.media.fetching.fetcher import Fetcher
-from stentor.server.media.fetching.loading import MediaLoader
-from stentor.server.media.metrics import MediaMetrics
-from stentor.server.media.processor import MediaProcessor
-from stentor.server.storage.opening import make_store
-from stentor.server.text.pool import TokenizerPool
-from stentor.server.text.tokenizers.loading import load_tokenizer
-from stentor.tests.fakes import FakeEngine, fake_state, says
+from stentor.tests.fakes import FakeEngine
 from stentor.tests.server.harness import CHAT, chunks_of, in_memory
+from stentor.tests.server.media.opened import PictureServer
 from stentor.tests.server.media.pictures import png
 from stentor.tests.support.vision_models import VOCAB, qwen2_5_vl, token
 
@@ -42,31 +29,15 @@ def run_shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[U
     """Runs a test with a server of a vision model, whose process lives from test to test."""
     folder = tmp_path_factory.mktemp("qwen2_5_vl")
     qwen2_5_vl(folder)
-    opened: list[ChatMedia] = []
-    store = make_store(StoreConfig())
-
-    def open_media(figures: CollectorRegistry) -> ChatMedia:
-        loader = MediaLoader(Fetcher(MediaConfig()), store, 1 << 20)
-        documents = DocumentReader(ProcessorLimits(), DecodedLimits())
-        processor = MediaProcessor(folder, ProcessorLimits(), MediaMetrics(figures, "fake/model"), DecodedLimits())
-        opened.append(ChatMedia(loader, documents, processor, SPEC))
-        return opened[0]
-
-    engine = FakeEngine(answer=says("a cat"), max_model_len=2048)
-    assert engine.ready is not None
-    engine.ready = msgspec.structs.replace(
-        engine.ready, groups=(CacheGroup("full"), CacheGroup("cross", capacity=1024))
-    )
-    pool = TokenizerPool(load_tokenizer(folder))
-    state = fake_state(engine, pool=pool, vocab_size=VOCAB, media=open_media, spec=SPEC, store=store)
+    server = PictureServer(folder, SPEC, VOCAB, CacheGroup("cross", capacity=1024), 2048)
 
     async def body(use: Use) -> None:
-        async with in_memory(state) as client:
-            await use(client, state, engine)
+        async with in_memory(server.state) as client:
+            await use(client, server.state, server.engine)
 
     with asyncio.Runner() as runner:
         yield lambda use: runner.run(body(use))
-        opened[0].close()
+        server.close()
 
 
 def image(data: bytes, **fields: object) -> dict[str, Any]:
