@@ -389,5 +389,5 @@ class AttentionSpec(msgspec.Struct, frozen=True):
         return (StateTensor((self.convolved.before, channels), recurrent=False),)
 
     def check(self) -> None:
-        """Raise :class:`ConfigError` for contradictory fields."""
+        """Raise :class:`..config_fields.ConfigError` for contradictory fields."""
         check_attention(self)

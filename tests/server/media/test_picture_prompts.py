@@ -45,6 +45,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     write_files(folder, "DonutProcessor")
     (folder / "config.json").write_text('{"model_type": "vision-encoder-decoder"}')
     spec = media_spec({"model_type": "vision-encoder-decoder"})
+    assert spec is not None
     server = PictureServer(folder, spec, VOCAB, CacheGroup("cross", 8, 64, inputs="picture"), 64)
 
     async def body(use: Use, prompt: PicturePrompt) -> None:
