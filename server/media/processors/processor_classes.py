@@ -11,7 +11,6 @@ from stentor.engine.model_config.seq2seq.pictured import PAIRED_TYPE, PARSE_TYPE
 
 from .audio import (
     AudioFlamingo3Processor,
-    FunAsrNanoProcessor,
     FunAudioChatProcessor,
     GlmAsrProcessor,
     GraniteSpeechProcessor,
@@ -21,6 +20,7 @@ from .audio import (
     UltravoxProcessor,
     VoxtralProcessor,
 )
+from .fun_asr import FunAsrNanoProcessor, FunAsrProcessor
 from .grids import (
     DotsVLProcessor,
     ImagePadProcessor,
@@ -105,6 +105,7 @@ OWN: Final[Mapping[str, Any]] = {
     "DotsVLProcessor": DotsVLProcessor,
     "Eagle2_5_VLProcessor": EagleProcessor,
     "FunAsrNanoProcessor": FunAsrNanoProcessor,
+    "FunASRProcessor": FunAsrProcessor,
     "FunAudioChatProcessor": FunAudioChatProcessor,
     "FuyuProcessor": FuyuProcessor,
     "GlmAsrProcessor": GlmAsrProcessor,
@@ -192,6 +193,7 @@ _UNNAMED: Final[Mapping[str, str]] = {
     "deepseek_vl_v2": "DeepseekVLV2Processor",
     "dots_ocr": "DotsVLProcessor",
     "eagle_2_5_vl": "Eagle2_5_VLProcessor",
+    "funasr": "FunASRProcessor",
     "funaudiochat": "FunAudioChatProcessor",
     "h2ovl_chat": "H2OVLProcessor",
     "internvl_chat": "InternVLChatProcessor",
