@@ -13,6 +13,7 @@ from ..hf.nemotron_omni import in_transformers_form
 from ..hf.text_part import MEDIA_FAMILIES
 from ..hf.thinker import thinker
 from ..seq2seq.pictured import CAPTION_TYPE, FLORENCE_TYPE, FORMULAS_TYPE, PAIRED_TYPE, PARSE_TYPE
+from ..seq2seq.pix2struct import PATCHES_TYPE
 
 Modality = Literal["image", "video", "audio"]
 MediaAxes = Literal["grid", "frames", "blocks", "numbered", "canvas", "corner"]
@@ -41,7 +42,7 @@ _STILLS: Final = {family.model_type for family in MEDIA_FAMILIES.values()} - {
 """Model types whose videos are not served, although many of their files name a token for them."""
 _TEXT_ALONE: Final = {"deepseek_v41", *(family.model_type for family in MEDIA_FAMILIES.values() if not family.takes)}
 """Model types whose media are not served."""
-_ENCODED: Final = (PAIRED_TYPE, FLORENCE_TYPE, FORMULAS_TYPE, PARSE_TYPE, CAPTION_TYPE)
+_ENCODED: Final = (PAIRED_TYPE, FLORENCE_TYPE, FORMULAS_TYPE, PARSE_TYPE, CAPTION_TYPE, PATCHES_TYPE)
 """Model types of encoder-decoders whose encoder sees."""
 _MARKS: Final[Mapping[object, Mapping[str, int]]] = {
     "ernie4_5_vl_moe": {

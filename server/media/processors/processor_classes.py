@@ -82,6 +82,7 @@ from .published import (
     Ovis25Processor,
     OvisProcessor,
     Phi4SiglipProcessor,
+    Pix2StructProcessor,
     UnlimitedOcrProcessor,
 )
 from .slices import CanvasSlicesProcessor, MergedSlicesProcessor, SampledSlicesProcessor
@@ -144,6 +145,7 @@ OWN: Final[Mapping[str, Any]] = {
     "Phi4MMProcessor": Phi4MMProcessor,
     "Phi4SiglipProcessor": Phi4SiglipProcessor,
     "Phi4MultimodalProcessor": Phi4Processor,
+    "Pix2StructProcessor": Pix2StructProcessor,
     "PixtralProcessor": PixtralProcessor,
     "NormedOnevisionProcessor": NormedOnevisionProcessor,
     "Qwen3ASRProcessor": Qwen3ASRProcessor,
