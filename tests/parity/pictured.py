@@ -113,7 +113,6 @@ def patches(**changes: Any) -> Any:
     torch.manual_seed(0)
     text = {"hidden_size": 32, "d_kv": 8, "d_ff": 80, "num_layers": 3, "num_heads": 4, "vocab_size": VOCAB}
     text |= {"relative_attention_num_buckets": 8, "relative_attention_max_distance": 20, **changes}
-    text |= {"add_cross_attention": True}
     vision = {"hidden_size": 32, "patch_embed_hidden_size": 3 * 8 * 8, "d_ff": 48, "d_kv": 8, "num_hidden_layers": 2}
     vision |= {"num_attention_heads": 4, "seq_len": 50}
     config = transformers.Pix2StructConfig(text_config=text, vision_config=vision, attn_implementation="eager")

@@ -66,7 +66,7 @@ def patches_config_from_hf(config: Mapping[str, object], generation: Mapping[str
         text.integer("relative_attention_max_distance", 128),
         both_ways=False,
     )
-    activation = text.one_of("dense_act_fn", ACTIVATIONS, "gelu_tanh")
+    activation = text.one_of("dense_act_fn", ACTIVATIONS, "gelu_new")
     mlp = MLPSpec(text.integer("d_ff", 2048), activation, False, ("mlp.wi_0", "mlp.wi_1"), "mlp.wo", gated=True)
     layer = LayerSpec(
         replace(attention, distance_bias=bias),

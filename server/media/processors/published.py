@@ -412,7 +412,7 @@ class Pix2StructProcessor(LonePictures):
             raise ValueError(f"patch_size is {sides}, expected a square")
         most = Fields(whole.table("vision_config") or {}).integer("seq_len", 4096, least=2) - 1
         patches = min(told.integer("max_patches", Pix2StructImages.max_patches), most)
-        return cls(Pix2StructImages(max_patches=patches, patch_side=sides["height"]))
+        return cls(Pix2StructImages(max_patches=patches, patch_size=sides))
 
 
 class MuseProcessor(GridProcessor):

@@ -34,14 +34,26 @@ from stentor.server.media.metrics import MediaMetrics
 from stentor.server.media.processor import MediaProcessor
 from stentor.server.media.processors.images.parse import bilinear
 from stentor.server.media.processors.model_processor import ModelProcessor
+from stentor.server.media.processors.processor_classes import ProcessorError
 from stentor.server.storage.opening import make_store
 from stentor.server.text.pool import TokenizerPool
 from stentor.server.text.tokenizers.loading import load_tokenizer
 from stentor.tests.fakes import FakeEngine, fake_state, says
+from stentor.tests.parity.pictured import flattened
 from stentor.tests.server.harness import CHAT, in_memory
 from stentor.tests.server.media.pictures import picture, png
 from stentor.tests.server.media.test_server import asked, image
-from stentor.tests.support.pictured_files import END, OWN_NORMS, SIDES, START, TASK, VOCAB, images_of, write_files
+from stentor.tests.support.pictured_files import (
+    END,
+    OWN_NORMS,
+    SHAPED,
+    SIDES,
+    START,
+    TASK,
+    VOCAB,
+    images_of,
+    write_files,
+)
 
 transformers: Any = untyped_transformers
 
@@ -186,6 +198,36 @@ def test_pixels_are_those_of_transformers_processors(name: str, tmp_path: Path) 
         assert found.keys() == {"pixel_values"}
         assert found["pixel_values"].equal(expected)
         assert found["pixel_values"].shape == (1, 3, *SIDES[name])
+
+
+@pytest.mark.parametrize("size", [(40, 30), (300, 200), (9, 700), (1, 1), (2000, 3)])
+def test_pixels_of_pix2struct_are_its_processors_patches(size: tuple[int, int], tmp_path: Path) -> None:
+    write_files(tmp_path, SHAPED)
+    (tmp_path / "config.json").write_text('{"model_type": "pix2struct", "vision_config": {"seq_len": 41}}')
+    found = load(ModelProcessor(tmp_path).image(picture(*size), {}, alone=True).payload)["pixel_values"]
+    theirs = transformers.Pix2StructImageProcessorPil(max_patches=40, patch_size={"height": 8, "width": 8})
+    expected = theirs(picture(*size), return_tensors="pt")["flattened_patches"]
+    made = flattened(found)
+    assert made.shape[1] <= 40
+    torch.testing.assert_close(made, expected[:, : made.shape[1]], atol=2e-4, rtol=0)
+    assert not expected[:, made.shape[1] :].any()
+
+
+@pytest.mark.parametrize(
+    ("told", "why"),
+    [
+        ({"is_vqa": True}, "is_vqa is true: questions would be drawn into its pictures"),
+        ({"do_normalize": False}, "do_normalize is false, expected true"),
+        ({"patch_size": {"height": 16, "width": 8}}, "expected a square"),
+    ],
+)
+def test_pictures_of_pix2struct_of_another_form_are_refused(told: dict[str, object], why: str, tmp_path: Path) -> None:
+    write_files(tmp_path, SHAPED)
+    (tmp_path / "config.json").write_text('{"model_type": "pix2struct"}')
+    file = tmp_path / "preprocessor_config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **told}))
+    with pytest.raises(ProcessorError, match=why):
+        ModelProcessor(tmp_path)
 
 
 def test_pixels_of_formulas_are_made_without_torchvision_as_nougats(tmp_path: Path) -> None:

@@ -24,15 +24,19 @@ class Pix2StructImages(OwnImages):
     image_mean = [0.0] * 3  # each picture has its own
     image_std = [1.0] * 3
     max_patches = 2048
-    patch_side = 16
+    patch_size = {"height": 16, "width": 16}  # noqa: RUF012
 
     @property
     def low_detail(self) -> dict[str, int]:
-        return {"max_patches": LOW_DETAIL_PIXELS // self.patch_side**2}
+        return {"max_patches": LOW_DETAIL_PIXELS // self._side**2}
+
+    @property
+    def _side(self) -> int:
+        return int(self.patch_size["height"])
 
     def tensors(self, images: list[Pixels], scaling: Scaling, settings: Any) -> dict[str, Any]:
         (picture,) = images
-        return {"pixel_values": enlarged(normed_alone(picture), settings.max_patches, self.patch_side)[None]}
+        return {"pixel_values": enlarged(normed_alone(picture), settings.max_patches, self._side)[None]}
 
 
 def normed_alone(picture: Pixels) -> Values:
