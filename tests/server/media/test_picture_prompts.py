@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 import transformers as untyped_transformers
+from PIL import Image
 from prometheus_client import CollectorRegistry
 from safetensors.torch import load
 from transformers.utils.constants import OPENAI_CLIP_MEAN as CLIP_MEAN
@@ -200,17 +201,29 @@ def test_pixels_are_those_of_transformers_processors(name: str, tmp_path: Path) 
         assert found["pixel_values"].shape == (1, 3, *SIDES[name])
 
 
-@pytest.mark.parametrize("size", [(40, 30), (300, 200), (9, 700), (1, 1), (2000, 3)])
-def test_pixels_of_pix2struct_are_its_processors_patches(size: tuple[int, int], tmp_path: Path) -> None:
+def _faint() -> Image.Image:
+    """Black, but for a corner that is nearly so."""
+    values = np.zeros((20, 30, 3), np.uint8)
+    values[:4, :4] = 1
+    return Image.fromarray(values)
+
+
+_SHAPES = [(40, 30), (300, 200), (9, 700), (1, 1), (2000, 3)]
+
+
+@pytest.mark.parametrize("seen", [*(picture(*size) for size in _SHAPES), _faint()], ids=[*map(str, _SHAPES), "faint"])
+def test_pixels_of_pix2struct_are_its_processors_patches(seen: Image.Image, tmp_path: Path) -> None:
     write_files(tmp_path, SHAPED)
     (tmp_path / "config.json").write_text('{"model_type": "pix2struct", "vision_config": {"seq_len": 41}}')
-    found = load(ModelProcessor(tmp_path).image(picture(*size), {}, alone=True).payload)["pixel_values"]
-    theirs = transformers.Pix2StructImageProcessorPil(max_patches=40, patch_size={"height": 8, "width": 8})
-    expected = theirs(picture(*size), return_tensors="pt")["flattened_patches"]
-    made = flattened(found)
-    assert made.shape[1] <= 40
-    torch.testing.assert_close(made, expected[:, : made.shape[1]], atol=2e-4, rtol=0)
-    assert not expected[:, made.shape[1] :].any()
+    ours = ModelProcessor(tmp_path)
+    theirs = transformers.Pix2StructImageProcessorPil(patch_size={"height": 8, "width": 8})
+    for options, most in ((), 40), ((("max_patches", 100),), 40), ((("max_patches", 6),), 6):
+        found = load(ours.image(seen, dict(options), alone=True).payload)["pixel_values"]
+        expected = theirs(seen, return_tensors="pt", max_patches=most)["flattened_patches"]
+        made = flattened(found)
+        assert made.shape[1] <= most
+        torch.testing.assert_close(made, expected[:, : made.shape[1]], atol=2e-4, rtol=0)
+        assert not expected[:, made.shape[1] :].any()
 
 
 @pytest.mark.parametrize(
