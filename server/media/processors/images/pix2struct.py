@@ -42,7 +42,8 @@ class Pix2StructImages(OwnImages):
 def normed_alone(picture: Pixels) -> Values:
     """With the mean 0 and the deviation 1 over all values; one of a single colour stays nearly 0."""
     values = picture.astype(np.float32)
-    return (values - values.mean()) / np.float32(max(values.std(), values.size**-0.5))
+    found: Values = (values - values.mean()) / np.float32(max(values.std(), values.size**-0.5))
+    return found
 
 
 def enlarged(values: Values, most: int, side: int) -> Values:
