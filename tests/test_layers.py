@@ -33,6 +33,7 @@ HEAVY_MODULES = (
     "stentor.server.media.processors.sounds",
     "stentor.server.media.processors.tiled",
     "stentor.server.media.processors.audio",
+    "stentor.server.media.processors.fun_asr",
     "stentor.server.media.processors.inkling",
     "stentor.server.media.processors.waveforms",
 )

@@ -112,17 +112,17 @@ def companion_folder(named: str, beside: Path = Path()) -> Path:
 
 
 def described_model(folder: Path, config: Mapping[str, object]) -> Mapping[str, object]:
-    """The multimodal model in a config.json, with the placeholder of its pictures if the tokenizer's files beside it
-    have one. Raises :class:`CheckpointError`."""
+    """The multimodal model in a config.json, with the placeholder of its pictures or sounds if the tokenizer's files
+    beside it have one. Raises :class:`CheckpointError`."""
     from ..model_config.hf.text_part import described_part  # late: the command knows no architecture yet
-    from ..model_config.towers.media_spec import PICTURE_TOKENS, names_picture
+    from ..model_config.towers.media_spec import unnamed_token
 
     described = described_part(config)
-    wanted = PICTURE_TOKENS.get(described.get("model_type"))
-    if wanted is None or names_picture(described):
+    if (wanted := unnamed_token(described)) is None:
         return described
-    found = next((id for text, id in _added(folder) if text == wanted), None)
-    return described if found is None else {**described, "image_token_id": found}
+    field, spelled = wanted
+    found = next((id for text, id in _added(folder) if text == spelled), None)
+    return described if found is None else {**described, field: found}
 
 
 def _added(folder: Path) -> Iterator[tuple[object, int]]:

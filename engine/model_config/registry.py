@@ -29,6 +29,7 @@ from .seq2seq.pictured import (
     paired_config_from_hf,
     parse_config_from_hf,
 )
+from .seq2seq.pix2struct import PATCHES, PATCHES_TYPE, patches_config_from_hf
 from .seq2seq.seamless import MODEL_TYPES as SEAMLESS_TYPES
 from .seq2seq.seamless import TEXT_TO_TEXT as SEAMLESS_TEXT
 from .seq2seq.seamless import seamless_text_config_from_hf, version_of
@@ -142,6 +143,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     FLORENCE: Architecture(FLORENCE_TYPE, florence_config_from_hf),
     FORMULAS: Architecture(FORMULAS_TYPE, formulas_config_from_hf),
     PARSE: Architecture(PARSE_TYPE, parse_config_from_hf),
+    PATCHES: Architecture(PATCHES_TYPE, patches_config_from_hf),
     CAPTION: Architecture(CAPTION_TYPE, caption_config_from_hf),
     SPEECH2TEXT: Architecture(SPEECH2TEXT_TYPE, speech_to_text_config_from_hf),
     KYUTAI: Architecture(KYUTAI_TYPE, lambda config, _generation: kyutai_config_from_hf(config)),

@@ -6,6 +6,7 @@ the embeddings of a text's tokens.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from math import isqrt
 from typing import Any, Final
 
 import torch
@@ -225,8 +226,23 @@ def _formulas(model: Any, pixels: torch.Tensor) -> torch.Tensor:
     return found
 
 
+def _patched(model: Any, pixels: torch.Tensor) -> torch.Tensor:
+    """Of Pix2Struct: the values of each patch, channel by channel within a pixel, and its row and column, from 1. The
+    class would take these numbers in the type of the values, and so lose some in bfloat16."""
+    inputs, channels = model.embeddings, pixels.shape[1]
+    side = isqrt(inputs.patch_projection.in_features // channels)
+    rows, columns = (length // side for length in pixels.shape[2:])
+    cut = pixels[:, :, : rows * side, : columns * side].unflatten(2, (rows, side)).unflatten(4, (columns, side))
+    flat = cut.permute(0, 2, 4, 3, 5, 1).reshape(1, rows * columns, -1)  # [1, patches, values]
+    row, column = torch.cartesian_prod(*(torch.arange(1, each + 1, device=flat.device) for each in (rows, columns))).T
+    embedded = inputs.patch_projection(flat) + inputs.row_embedder(row) + inputs.column_embedder(column)
+    found: torch.Tensor = model.layernorm(model.encoder(embedded).last_hidden_state)
+    return found
+
+
 _READERS: Final[Mapping[str, Callable[[Any, torch.Tensor], torch.Tensor]]] = {
     "Florence2Model": _florence,
+    "Pix2StructVisionModel": _patched,
     "PPFormulaNetVisionModel": _formulas,
 }
 """By class, how states [1, states, size] are computed, if they are not a model's last hidden states."""

@@ -143,7 +143,20 @@ _MOSS: Final = (
     "请将音频转写为文本，每一段需以起始时间戳和说话人编号（[S01]、[S02]、[S03]…）开头，"  # noqa: RUF001
     "正文为对应的语音内容，并在段末标注结束时间戳，以清晰标明该段语音范围。"  # noqa: RUF001
 )
-_FUN_ASR: Final = {"zh": "中文", "en": "英文", "ja": "日文"}
+
+
+def _fun_asr(sound: str) -> Asking:
+    """``sound``: its placeholder."""
+    return Asking(
+        text=(
+            "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n<|im_start|>user\n"
+            f"语音转写{LANGUAGE}：{sound}<|im_end|>\n<|im_start|>assistant\n"  # noqa: RUF001
+        ),
+        named=f"成{LANGUAGE}",
+        languages={"zh": "中文", "en": "英文", "ja": "日文"},
+    )
+
+
 _OMNI: Final = Asking(
     says=f"Transcribe this audio{LANGUAGE}.",
     says_to_translate="Translate this audio into English.",
@@ -157,14 +170,8 @@ _GRANITE: Final = Asking(
 
 ASKING: Final[Mapping[str, Asking]] = {
     "AudioFlamingo3ForConditionalGeneration": Asking(says_before="Transcribe the input speech."),
-    "FunAsrNanoForConditionalGeneration": Asking(
-        text=(
-            "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n<|im_start|>user\n"
-            f"语音转写{LANGUAGE}：<|object_ref_start|><|im_end|>\n<|im_start|>assistant\n"  # noqa: RUF001
-        ),
-        named=f"成{LANGUAGE}",
-        languages=_FUN_ASR,
-    ),
+    "FunASRForConditionalGeneration": _fun_asr("<|AUDIO|>"),
+    "FunAsrNanoForConditionalGeneration": _fun_asr("<|object_ref_start|>"),
     "MossTranscribeDiarizeForConditionalGeneration": Asking(
         seconds=5400,
         text=(

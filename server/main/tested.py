@@ -262,6 +262,7 @@ MEDIA: Final[Mapping[str, tuple[str, ...]]] = {
     "Glm4vForConditionalGeneration": ("glm4v", "glm4v_film"),
     "Glm4vMoeForConditionalGeneration": ("glm4v_moe",),
     "FastVlmForConditionalGeneration": ("fast_vlm",),
+    "FunASRForConditionalGeneration": ("funasr",),
     "FunAsrNanoForConditionalGeneration": ("fun_asr_nano",),
     "MiDashengLMModel": ("midashenglm",),
     "Nemotron3_5TranscribeForConditionalGeneration": ("nemotron_transcribe",),

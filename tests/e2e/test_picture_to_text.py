@@ -13,10 +13,10 @@ import torch
 
 from stentor.loadtest.server_process import ServerProcess
 from stentor.tests.e2e.processes import below
-from stentor.tests.parity.pictured import DONUT, TROCR, captions, florence, logits_of, parse
+from stentor.tests.parity.pictured import DONUT, TROCR, captions, florence, logits_of, parse, patches
 from stentor.tests.server.media.pictures import picture, png
 from stentor.tests.server.media.test_server import image
-from stentor.tests.support.pictured_files import END, SPECIAL, START, TASK, images_of, write_files
+from stentor.tests.support.pictured_files import END, SHAPED, SPECIAL, START, TASK, images_of, write_files
 
 pytestmark = pytest.mark.proof(each="made")
 
@@ -44,6 +44,7 @@ _MAKERS: dict[str, tuple[Any, str]] = {
     "donut": (DONUT, "DonutProcessor"),
     "florence": (florence, "Florence2Processor"),
     "parse": (parse, "NemotronParseProcessor"),
+    "patches": (patches, SHAPED),
     "trocr": (TROCR, "TrOCRProcessor"),
 }
 
@@ -87,6 +88,7 @@ def test_chats_about_pictures_are_answered_as_by_transformers(made: Made, client
         "donut": [("<s_cord-v2>", "", [TASK]), ("<s_cord-v2>a", "", [TASK, *b"a"]), ("", "", [START])],
         "florence": [("<OCR>", "What is the text in the image?", [START]), ("what?", "what?", [START])],
         "parse": [("</s><s><s_cord-v2>", "", [END, START, TASK]), ("", "", [START])],
+        "patches": [("a pic", "", [START, *b"a pic"]), ("", "", [START])],
         "trocr": [("", "", [START])],
     }[made.kind]
     for size in ((40, 30), (64, 64)):
@@ -97,9 +99,8 @@ def test_chats_about_pictures_are_answered_as_by_transformers(made: Made, client
 
 
 def test_streams_go_on_after_their_worker_was_killed(made: Made, server: ServerProcess, client: openai.OpenAI) -> None:
-    text = {"captions": "a pic", "donut": "<s_cord-v2>", "florence": "<CAPTION>", "parse": "</s><s>", "trocr": ""}[
-        made.kind
-    ]
+    texts = {"donut": "<s_cord-v2>", "florence": "<CAPTION>", "parse": "</s><s>", "trocr": ""}
+    text = texts.get(made.kind, "a pic")
     expected = ask(client, (40, 30), text, 40).choices[0].model_extra["token_ids"]
     found: list[int] = []
     for number, part in enumerate(ask(client, (40, 30), text, 40, stream=True)):

@@ -108,6 +108,27 @@ def captions(**changes: Any) -> Any:
     return _enlarged(transformers.BlipForConditionalGeneration(config))
 
 
+def patches(**changes: Any) -> Any:
+    """Pix2Struct, with ``changes`` of its decoder."""
+    torch.manual_seed(0)
+    text = {"hidden_size": 32, "d_kv": 8, "d_ff": 80, "num_layers": 3, "num_heads": 4, "vocab_size": VOCAB}
+    text |= {"relative_attention_num_buckets": 8, "relative_attention_max_distance": 20, **changes}
+    vision = {"hidden_size": 32, "patch_embed_hidden_size": 3 * 8 * 8, "d_ff": 48, "d_kv": 8, "num_hidden_layers": 2}
+    vision |= {"num_attention_heads": 4, "seq_len": 50}
+    config = transformers.Pix2StructConfig(text_config=text, vision_config=vision, attn_implementation="eager")
+    return _enlarged(transformers.Pix2StructForConditionalGeneration(config))
+
+
+def flattened(pixels: torch.Tensor) -> torch.Tensor:
+    """[1, patches, 2 + values], as transformers' processor has patches of Pix2Struct: behind their row and column."""
+    parts = [
+        torch.cat([torch.tensor([row + 1.0, column + 1.0]), patch.permute(1, 2, 0).flatten().float()])
+        for row, line in enumerate(pixels[0].split(8, 1))
+        for column, patch in enumerate(line.split(8, 2))
+    ]
+    return torch.stack(parts)[None].to(pixels.dtype)
+
+
 def parse(*, tied: bool = False, **changes: Any) -> Any:
     """Nemotron Parse, with ``changes`` of its decoder."""
     torch.manual_seed(0)
@@ -139,6 +160,7 @@ KINDS: Final[dict[str, Callable[[], Any]]] = {
     "florence": florence,
     "captions": captions,
     "captions, of one size": partial(captions, hidden_size=48, hidden_act="relu"),
+    "patches": patches,
     "parse": parse,
     "parse, tied": partial(parse, tied=True),
 }
@@ -150,6 +172,7 @@ _PIXELS: Final[dict[str, list[tuple[int, int]]]] = {
     "formulas": [(2 * SIDE, 2 * SIDE)],
     "parse": [SIDES],
     "parse, tied": [SIDES],
+    "patches": [(SIDE, SIDE), (8, 8 * 49), (7 * 8, 5 * 8)],
     "donut": _OF_SWIN,
     "of swin and bart": _OF_SWIN,
 }
@@ -183,6 +206,8 @@ def encoded_by(model: Any, kind: str, pixels: torch.Tensor, text: Sequence[int] 
             found = inner.language_model.encoder(inputs_embeds=torch.cat([seen, words], 1)).last_hidden_state
         elif kind.startswith("captions"):
             found = model.vision_model(pixels).last_hidden_state
+        elif kind == "patches":
+            found = model.encoder(flattened(pixels)).last_hidden_state
         elif kind == "formulas":
             found = model.model.encoder(pixels).pooler_output
         else:
@@ -204,6 +229,8 @@ def logits_of(model: Any, kind: str, pixels: torch.Tensor, text: Sequence[int], 
             made = model(input_ids=ids, pixel_values=pixels, decoder_input_ids=tokens)
         elif kind.startswith("captions"):
             made = model(pixel_values=pixels, input_ids=tokens)
+        elif kind == "patches":
+            made = model(flattened_patches=flattened(pixels), decoder_input_ids=tokens)
         else:
             made = model(pixel_values=pixels, decoder_input_ids=tokens)
     found: torch.Tensor = made.logits[0].float()

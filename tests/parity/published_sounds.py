@@ -1,4 +1,5 @@
-"""Tiny random models that hear, whose classes transformers does not have: Ultravox, FunAudioChat and MiDashengLM."""
+"""Tiny random models that hear, whose classes transformers does not have: Ultravox, FunAudioChat and MiDashengLM;
+and Fun-ASR-Nano under its makers' names."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -7,6 +8,7 @@ from typing import Any, Final
 
 import torch
 import transformers as untyped_transformers
+from safetensors.torch import load_file, save_file
 from transformers.models.qwen2_5_omni.modeling_qwen2_5_omni import Qwen2_5OmniAudioEncoder
 from transformers.models.whisper.modeling_whisper import WhisperEncoder
 
@@ -285,10 +287,105 @@ def _patches(random: torch.Generator, size: int) -> Picture:
     return Picture({"audio_values": values, "audio_lens": torch.tensor(frames)}, [_SOUND] * count, modality="audio")
 
 
+class _Named(torch.nn.Module):
+    """Fun-ASR-Nano's encoder and adaptor, of whose embeddings the first ones of a sound stand in the prompt."""
+
+    def __init__(self, config: Any) -> None:
+        super().__init__()
+        self.inner = transformers.FunAsrNanoModel(config)
+        self.inner.language_model = None
+
+    def forward(self, sounds: Sequence[Mapping[str, torch.Tensor]]) -> torch.Tensor:
+        made = (self.inner.get_audio_features(**sound, return_dict=True).pooler_output for sound in sounds)
+        return torch.cat([each[: _eighth(len(each))] for each in made])
+
+
+def _eighth(frames: int) -> int:
+    once = 1 + (frames - 3 + 2) // 2
+    twice = 1 + (once - 3 + 2) // 2
+    return max((twice - 1) // 2 + 1, 1)
+
+
+_BLOCKS, _TIMED = 3, 2
+
+
+def funasr(folder: Path) -> Composed:
+    """As its makers' code and files for vLLM name its tensors."""
+    text = transformers.Qwen3Config(**TEXT, head_dim=16, tie_word_embeddings=False)
+    sizes = {"layer_norm_eps": 1e-12, "num_attention_heads": 4}
+    config = transformers.FunAsrNanoConfig(
+        text_config=text.to_dict(),
+        audio_config={
+            **sizes,
+            **{"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": _BLOCKS + _TIMED},
+            **{"num_timestamp_prediction_layers": _TIMED, "fsmn_kernel_size": 5},
+        },
+        adaptor_config={
+            **sizes,
+            **{"hidden_size": 64, "intermediate_size": 16, "num_hidden_layers": 2, "projector_hidden_size": 40},
+        },
+    )
+    stored = {
+        **{**text.to_dict(), "architectures": ["FunASRForConditionalGeneration"], "audio_token_id": _SOUND},
+        "audio_encoder_conf": {
+            **{"output_size": 32, "attention_heads": 4, "linear_units": 48, "num_blocks": _BLOCKS, "kernel_size": 5},
+            **{"tp_blocks": _TIMED, "sanm_shift": 0, "normalize_before": True},
+        },
+        "audio_adaptor_conf": {"ffn_dim": 40, "attention_heads": 4, "n_layer": 2, "use_low_frame_rate": True},
+    }
+    model: Composed = randomised(
+        "funasr", lambda: Composed(transformers.Qwen3ForCausalLM(text), _Named(config), _SOUND)
+    )
+    model.save(folder, stored, "llm.", _name_of_makers)
+    file = folder / "model.safetensors"
+    tensors = load_file(file)
+    for name in [each for each in tensors if each.startswith("audio_encoder.") and ".linear_q." in each]:
+        parts = [tensors.pop(name.replace(".linear_q.", f".linear_{part}.")) for part in "qkv"]
+        tensors[name.replace(".linear_q.", ".linear_q_k_v.")] = torch.cat(parts)
+    unused = {"ctc_decoder.blocks.0.norm1.weight": torch.zeros(4), "ctc.ctc_lo.bias": torch.zeros(4)}
+    save_file({**tensors, **unused}, file)
+    return model
+
+
+def _name_of_makers(name: str) -> str:
+    name = name.removeprefix("inner.")
+    if name.startswith("multi_modal_projector.linear_"):
+        return name.replace("multi_modal_projector.linear_", "audio_adaptor.linear")
+    stack, _, rest = name.partition(".layers.")
+    number, _, part = rest.partition(".")
+    layer = int(number)
+    if stack == "multi_modal_projector":
+        front = f"audio_adaptor.blocks.{layer}"
+    elif part.startswith("final_layernorm."):
+        return part.replace("final_layernorm", f"audio_encoder.{'after' if layer == _BLOCKS - 1 else 'tp'}_norm")
+    elif layer >= _BLOCKS:
+        front = f"audio_encoder.tp_encoders.{layer - _BLOCKS}"
+    else:
+        front = f"audio_encoder.encoders.{layer - 1}" if layer else "audio_encoder.encoders0.0"
+    for own, makers in _MAKERS_PARTS.items():
+        part = part.replace(own, makers)
+    return f"{front}.{part}"
+
+
+_MAKERS_PARTS: Final[Mapping[str, str]] = {
+    **{f"{part}_proj": f"linear_{'out' if part == 'o' else part}" for part in "qkvo"},
+    **{"input_layernorm": "norm1", "post_attention_layernorm": "norm2", "mlp.fc": "feed_forward.w_"},
+    "fsmn.conv": "fsmn_block",
+}
+
+
+def _framed(random: torch.Generator, size: int) -> Picture:
+    frames = (9, 20)[size]
+    tensors = {"input_features": torch.randn(1, frames, 560, generator=random)}
+    tensors["input_features_mask"] = torch.ones(1, frames, dtype=torch.int64)
+    return Picture(tensors, [_SOUND] * (2, 3)[size], modality="audio")
+
+
 _GROUPS: Final = Kind(_grouped, _SOUND, _apart)
 HEARING: Final[Mapping[str, Published]] = {
     "funaudiochat": Published("funaudiochat", _funaudiochat, _GROUPS),
     "funaudiochat_alone": Published("funaudiochat", partial(_funaudiochat, adds=False), _GROUPS),
+    "funasr": Published("funasr", funasr, Kind(_framed, _SOUND, _apart)),
     "midashenglm": Published("midashenglm", midashenglm, Kind(_patches, _SOUND, _apart)),
     "ultravox": Published("ultravox", ultravox, Kind(_spoken, _SOUND, _windows)),
     "ultravox_0.4": Published("ultravox", partial(ultravox, middle=False), Kind(_spoken, _SOUND, _windows)),

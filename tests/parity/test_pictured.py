@@ -82,7 +82,7 @@ def test_files_of_older_versions_are_read(tmp_path: Path) -> None:
         torch.testing.assert_close(made, pair.logits(row, [2, 5, 7]), atol=3e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize("kind", ["trocr", "donut", "florence", "parse"])
+@pytest.mark.parametrize("kind", ["trocr", "donut", "florence", "parse", "patches"])
 @pytest.mark.parametrize("packed", [True, False], ids=["packed", "plain"])
 def test_bfloat16_is_as_near_float32_as_transformers_is(kind: str, packed: bool, tmp_path: Path) -> None:
     pair = Pair(kind, tmp_path)

@@ -150,6 +150,17 @@ def fun_asr_nano(folder: Path) -> None:
         (folder / name).write_text(json.dumps(fields))
 
 
+def funasr(folder: Path) -> None:
+    """Fun-ASR-Nano's files for vLLM."""
+    special = (*_CHATML_TOKENS, "<|AUDIO|>")
+    write_tokenizer(folder, special, CHATML.replace("AUDIO", special[-1]))
+    front = {"fs": 16_000, "window": "hamming", "n_mels": 80, "frame_length": 25, "frame_shift": 10, "lfr_m": 7}
+    extractor = {"frontend_conf": {**front, "lfr_n": 6, "cmvn_file": None}, "processor_class": "FunASRProcessor"}
+    (folder / "preprocessor_config.json").write_text(json.dumps(extractor))
+    config = {"architectures": ["FunASRForConditionalGeneration"], "model_type": "qwen3"}
+    (folder / "config.json").write_text(json.dumps(config))
+
+
 def moss(folder: Path) -> None:
     special = (*_CHATML_TOKENS, "<|audio_start|>", "<|audio_pad|>", "<|audio_end|>")
     write_tokenizer(folder, special, CHATML.replace("AUDIO", "<|audio_start|><|audio_pad|><|audio_end|>"))

@@ -12,6 +12,7 @@ from tokenizers.pre_tokenizers import ByteLevel
 from tokenizers.processors import TemplateProcessing
 
 from stentor.server.media.processors.images.parse import ParseImages
+from stentor.server.media.processors.images.pix2struct import Pix2StructImages
 from stentor.server.text.tokenizers.pieces import byte_alphabet
 
 transformers: Any = untyped_transformers
@@ -34,12 +35,16 @@ SIDES: Final = {
     "TrOCRProcessor": (32, 32),
 }
 """Height and width of pixels."""
+SHAPED: Final = "Pix2StructProcessor"
+"""One that leaves pictures their shape."""
 OWN_NORMS: Final = ("NemotronParseProcessor",)
 """Those whose pixels the encoder norms."""
 
 
 def images_of(name: str) -> Any:
     """The image processor of the processor ``name``: transformers', if it has one."""
+    if name == SHAPED:
+        return Pix2StructImages(max_patches=49, patch_size={"height": 8, "width": 8})
     height, width = SIDES[name]
     size = {"height": height, "width": width}
     match name:

@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from ..spec.mlp import ExpertNames, MoESpec
 from ..spec.model import ModelSpec
+from . import fun_asr
 
 
 class MediaFamily(NamedTuple):
@@ -59,6 +60,7 @@ def _nemo(spec: ModelSpec) -> ModelSpec:
 
 OF_SOUNDS: Final[Mapping[str, MediaFamily]] = {
     "AudioFlamingo3ForConditionalGeneration": MediaFamily("audioflamingo3", "qwen2", "audio"),
+    "FunASRForConditionalGeneration": MediaFamily(fun_asr.MODEL_TYPE, "qwen3", "audio"),
     "FunAsrNanoForConditionalGeneration": MediaFamily("fun_asr_nano", "qwen3", "audio"),
     "FunAudioChatForConditionalGeneration": MediaFamily("funaudiochat", "qwen3", "audio"),
     "GlmAsrForConditionalGeneration": MediaFamily("glmasr", "llama", "audio"),

@@ -424,7 +424,7 @@ _TYPED_HERE: Final = (
     "GLM4VForCausalLM",
     "H2OVLChatModel",
     "Phi4ForCausalLMV",
-    *(f"{name}ForConditionalGeneration" for name in ("Bee", "Keye", "KeyeVL1_5", "R", "StepVL")),
+    *(f"{name}ForConditionalGeneration" for name in ("Bee", "FunASR", "Keye", "KeyeVL1_5", "R", "StepVL")),
 )
 """Architectures that determine the model type."""
 _SEEING: Final = dict.fromkeys(("ChatGLMModel", "ChatGLMForConditionalGeneration"), "GLM4VForCausalLM")

@@ -26,11 +26,11 @@ ARCHITECTURES: Final = {
     "SwitchTransformersForConditionalGeneration": "switch_transformers",
 }
 """Model types by architecture."""
-_POSITIONS: Final = 512
+POSITIONS: Final = 512
 """Tokens of training, where no field has them."""
 _LONG_POSITIONS: Final = 4096
 """Those of LongT5."""
-_ACTIVATIONS: Final[Mapping[str, Activation]] = {
+ACTIVATIONS: Final[Mapping[str, Activation]] = {
     "relu": "relu",
     "gelu": "gelu",
     "gelu_new": "gelu_tanh",
@@ -59,7 +59,7 @@ _EXPERTS: Final = ExpertNames(
     into=("mlp.experts.expert_{}.wi.weight",),
     out="mlp.experts.expert_{}.wo.weight",
 )
-_NORMS: Final = Norms(mixer_in="self_norm", mlp_in="mlp_norm")
+NORMS: Final = Norms(mixer_in="self_norm", mlp_in="mlp_norm")
 
 
 def t5_config_from_hf(name: str, config: Mapping[str, object], generation: Mapping[str, object]) -> TextToTextConfig:
@@ -74,17 +74,17 @@ def t5_config_from_hf(name: str, config: Mapping[str, object], generation: Mappi
     hidden, layers = fields.integer("d_model", 512), fields.integer("num_layers", 6 if first else 8, most=MOST_LAYERS)
     heads, eps = fields.integer("num_heads", 8 if first else 6), fields.positive("layer_norm_epsilon", 1e-6)
     vocab = fields.integer("vocab_size", 32128 if first else 250112)
-    positions = fields.integer("n_positions", _LONG_POSITIONS if long else _POSITIONS, most=LONGEST_CONTEXT)
+    positions = fields.integer("n_positions", _LONG_POSITIONS if long else POSITIONS, most=LONGEST_CONTEXT)
     head_dim = fields.integer("d_kv", 64)
     attention = AttentionSpec(heads, heads, head_dim, 1.0, None)
     mlp = _dense(fields) if switch else _mlp(fields, "relu" if first else "gated-gelu")
-    layer = LayerSpec(attention, mlp, _NORMS)
+    layer = LayerSpec(attention, mlp, NORMS)
     cross = replace(attention, name="cross")
 
     def stack(side: str, count: int) -> Stack:
         """Its layers share the numbers of the first; those of UMT5 have their own."""
         decodes, prefix = side == "decoder", f"model.{side}.layers"
-        own = layer if not decodes else replace(layer, cross=cross, norms=replace(_NORMS, cross_in="cross_norm"))
+        own = layer if not decodes else replace(layer, cross=cross, norms=replace(NORMS, cross_in="cross_norm"))
         biases = (
             DistanceBias(
                 f"{prefix}.{number if kind == 'umt5' else 0}.self_attn.relative_attention_bias",
@@ -158,7 +158,7 @@ def _near(fields: Fields, attention: AttentionSpec, first: str) -> AttentionSpec
 
 def _dense(fields: Fields) -> MLPSpec:
     """The network of layers of Switch Transformers without experts."""
-    activation = fields.one_of("dense_act_fn", _ACTIVATIONS, "relu")
+    activation = fields.one_of("dense_act_fn", ACTIVATIONS, "relu")
     return MLPSpec(fields.integer("d_ff", 2048), activation, False, ("mlp.wi",), "mlp.wo", gated=False)
 
 
@@ -191,8 +191,8 @@ def _mlp(fields: Fields, default: str) -> MLPSpec:
     told = fields.text("feed_forward_proj", default)
     gate, _, activation = told.rpartition("-")
     activation = "gelu_new" if told == "gated-gelu" else activation
-    if gate not in ("", "gated") or activation not in _ACTIVATIONS:
-        known = ", ".join(_ACTIVATIONS)
+    if gate not in ("", "gated") or activation not in ACTIVATIONS:
+        known = ", ".join(ACTIVATIONS)
         raise ConfigError(f"feed_forward_proj is {told!r}, expected one of {known}, alone or as gated-…")
     into = ("mlp.wi_0", "mlp.wi_1") if gate else ("mlp.wi",)
-    return MLPSpec(fields.integer("d_ff", 2048), _ACTIVATIONS[activation], False, into, "mlp.wo", gated=bool(gate))
+    return MLPSpec(fields.integer("d_ff", 2048), ACTIVATIONS[activation], False, into, "mlp.wo", gated=bool(gate))

@@ -7,11 +7,13 @@ from typing import Final, Literal
 import msgspec
 
 from ..config_fields import ConfigError, Fields
+from ..hf import fun_asr
 from ..hf.deepseek_ocr import PLACEHOLDER, is_deepseek_ocr
 from ..hf.nemotron_omni import in_transformers_form
 from ..hf.text_part import MEDIA_FAMILIES
 from ..hf.thinker import thinker
 from ..seq2seq.pictured import CAPTION_TYPE, FLORENCE_TYPE, FORMULAS_TYPE, PAIRED_TYPE, PARSE_TYPE
+from ..seq2seq.pix2struct import PATCHES_TYPE
 
 Modality = Literal["image", "video", "audio"]
 MediaAxes = Literal["grid", "frames", "blocks", "numbered", "canvas", "corner"]
@@ -40,7 +42,7 @@ _STILLS: Final = {family.model_type for family in MEDIA_FAMILIES.values()} - {
 """Model types whose videos are not served, although many of their files name a token for them."""
 _TEXT_ALONE: Final = {"deepseek_v41", *(family.model_type for family in MEDIA_FAMILIES.values() if not family.takes)}
 """Model types whose media are not served."""
-_ENCODED: Final = (PAIRED_TYPE, FLORENCE_TYPE, FORMULAS_TYPE, PARSE_TYPE, CAPTION_TYPE)
+_ENCODED: Final = (PAIRED_TYPE, FLORENCE_TYPE, FORMULAS_TYPE, PARSE_TYPE, CAPTION_TYPE, PATCHES_TYPE)
 """Model types of encoder-decoders whose encoder sees."""
 _MARKS: Final[Mapping[object, Mapping[str, int]]] = {
     "ernie4_5_vl_moe": {
@@ -105,6 +107,8 @@ PICTURE_TOKENS: Final[Mapping[object, str]] = {
     "phi4_siglip": "<|dummy_0|>",
 }
 """Placeholders of pictures by model type, if published files name none by number: the tokenizer's files do."""
+SOUND_TOKENS: Final[Mapping[object, str]] = {fun_asr.MODEL_TYPE: "<|AUDIO|>"}
+"""Likewise of sounds."""
 _CONTEXTS: Final[Mapping[object, int]] = {"internlm2": 92_546, "qwen2": 151_667, "qwen3": 151_671, "qwen3_moe": 151_671}
 """``<IMG_CONTEXT>`` of InternVL, by the model type of its decoder."""
 
@@ -175,9 +179,15 @@ def check_canvas(config: Mapping[str, object]) -> None:
             Fields(config).integer(name, least=0)
 
 
-def names_picture(config: Mapping[str, object]) -> bool:
-    """Whether a config.json names the placeholder of pictures."""
-    return any(isinstance(config.get(key), int) for key in _KEYS["image"])
+def unnamed_token(config: Mapping[str, object]) -> tuple[str, str] | None:
+    """The field of a placeholder that a config.json leaves out, and how the tokenizer spells the token; None if no
+    tokenizer has to be asked."""
+    modalities: Mapping[Modality, Mapping[object, str]] = {"image": PICTURE_TOKENS, "audio": SOUND_TOKENS}
+    for modality, spelled in modalities.items():
+        told = spelled.get(config.get("model_type"))
+        if told is not None and not any(isinstance(config.get(key), int) for key in _KEYS[modality]):
+            return f"{modality}_token_id", told
+    return None
 
 
 def _marks(config: Mapping[str, object]) -> tuple[int, ...]:

@@ -6,8 +6,9 @@ embeddings. The class is made without values, its decoder and head are removed, 
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from typing import Any, Final
 
 import torch
@@ -16,6 +17,7 @@ from ...layers.linear.parts import BeforePart
 from ...layers.linear.weights import WeightMap
 from ...model_config.config_fields import ConfigError, Fields
 from ...model_config.hf.deepseek_ocr import with_known_tower
+from ...model_config.hf.fun_asr import TRUNCATED, embeddings_of, name_of_transformers, with_tower_of_fun_asr
 from ...model_config.hf.nemotron_omni import in_transformers_form
 from ...model_config.hf.phi4mm import with_tower_of_phi4
 from ...model_config.hf.step_vl import with_tower_of_step
@@ -45,6 +47,7 @@ _UNLISTED: Final[Mapping[str, str]] = {
 _VISION_TOWER: Final = ("model.vision_tower.",)
 """Prefix of the vision tower's tensor names."""
 _UNHEARD: Final[Mapping[str, tuple[str, ...]]] = {
+    "fun_asr_nano": ("ctc.", "ctc_decoder."),
     "nemo_speechlm": (
         "ctc_timestamp.",
         "perception.preprocessor.",
@@ -69,6 +72,8 @@ _RENAMED: Final[Mapping[str, Mapping[str, str]]] = {
     },
 }
 """Parts of published names that transformers' classes call otherwise, by model type."""
+_JOINED: Final = ".qkv_proj."
+"""In the name of a tensor of queries, keys and values."""
 _OF_TEXTS: Final = ("text_model", "text_projection")
 _MADE: Final = ("position_ids", "rotary_emb.inv_freq", "rotary_pos_emb.inv_freq", "_extra_state")
 """Endings of tensors that modules make themselves, or that are of training."""
@@ -100,7 +105,7 @@ class TransformersTower:
         from transformers.initialization import no_init_weights
 
         described = with_tower_of_step(in_transformers_form(with_known_tower(thinker(described))))
-        described = with_tower_of_phi4(described)
+        described = with_tower_of_fun_asr(with_tower_of_phi4(described))
         check_canvas(described)
         made = configuration(described)
         if getattr(made, "has_lora_adapter", False):
@@ -110,6 +115,11 @@ class TransformersTower:
             )
         self._unseen = _UNHEARD.get(made.model_type, ())
         self._renamed = _RENAMED.get(made.model_type, {})
+        self._named: Callable[[str], str] | None = None
+        if getattr(made, TRUNCATED, False):
+            layers = made.audio_config.num_hidden_layers
+            blocks = layers - made.audio_config.num_timestamp_prediction_layers
+            self._named = partial(name_of_transformers, blocks=blocks, layers=layers)
         if lacks_timm(described):
             self._unseen = _VISION_TOWER
             leave_out_pictures(made)
@@ -149,14 +159,19 @@ class TransformersTower:
     def load(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
         """Load a checkpoint's tensors outside of the decoder. Raises :class:`...layers.linear.weights.WeightError`."""
         seen = (each for each in tensors if not each[0].startswith(self._unseen)) if self._unseen else tensors
-        usual = ((self._usual(name), tensor) for name, tensor in seen)
+        usual = (part for each in seen for part in self._usual(*each))
         named = module_tensors(self._model, self._conversions, self._tensors, usual)
         self.weights.load(named, ignore=_MADE)
 
-    def _usual(self, stored: str) -> str:
+    def _usual(self, stored: str, tensor: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
         for part, usual in self._renamed.items():
             stored = stored.replace(part, usual)
-        return stored
+        name = stored if self._named is None else self._named(stored)
+        if self._named is not None and _JOINED in name:
+            for letter, part_of in zip("qkv", tensor.chunk(3), strict=True):
+                yield name.replace(_JOINED, f".{letter}_proj."), part_of
+        else:
+            yield name, tensor
 
     @torch.inference_mode()
     def words(self) -> dict[int, torch.Tensor]:
@@ -331,6 +346,12 @@ def _gemma3n_words(model: Any, device: torch.device) -> dict[int, torch.Tensor]:
     return {token: embedding for token, embedding in found.items() if token not in media}
 
 
+def _fun_asr(model: Any, input_features: torch.Tensor, input_features_mask: torch.Tensor) -> torch.Tensor:
+    """[embeddings, hidden] of one sound: all that the class makes, or the first ones."""
+    found = _rows(model.get_audio_features(input_features, input_features_mask, return_dict=True).pooler_output)
+    return found[: embeddings_of(len(found))] if getattr(model.config, TRUNCATED, False) else found
+
+
 def _music_flamingo(model: Any, input_features: torch.Tensor, input_features_mask: torch.Tensor) -> torch.Tensor:
     """[embeddings, hidden] of one sound's windows. The class reads in the prompt how many embeddings a sound has."""
     inner = model.model
@@ -441,6 +462,7 @@ _METHODS: Final[Mapping[tuple[str, str], Callable[..., torch.Tensor]]] = {
     ("Apertus1p5ForConditionalGeneration", "image"): _apertus,
     ("ChameleonForConditionalGeneration", "image"): _chameleon,
     ("Emu3ForConditionalGeneration", "image"): _emu3,
+    ("FunAsrNanoForConditionalGeneration", "audio"): _fun_asr,
     ("FuyuForCausalLM", "image"): _fuyu,
     ("Gemma3nForConditionalGeneration", "audio"): _gemma3n_sounds,
     ("Gemma4ForConditionalGeneration", "audio"): _gemma4_sounds,

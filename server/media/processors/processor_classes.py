@@ -11,7 +11,6 @@ from stentor.engine.model_config.seq2seq.pictured import PAIRED_TYPE, PARSE_TYPE
 
 from .audio import (
     AudioFlamingo3Processor,
-    FunAsrNanoProcessor,
     FunAudioChatProcessor,
     GlmAsrProcessor,
     GraniteSpeechProcessor,
@@ -21,6 +20,7 @@ from .audio import (
     UltravoxProcessor,
     VoxtralProcessor,
 )
+from .fun_asr import FunAsrNanoProcessor, FunAsrProcessor
 from .grids import (
     DotsVLProcessor,
     ImagePadProcessor,
@@ -82,6 +82,7 @@ from .published import (
     Ovis25Processor,
     OvisProcessor,
     Phi4SiglipProcessor,
+    Pix2StructProcessor,
     UnlimitedOcrProcessor,
 )
 from .slices import CanvasSlicesProcessor, MergedSlicesProcessor, SampledSlicesProcessor
@@ -105,6 +106,7 @@ OWN: Final[Mapping[str, Any]] = {
     "DotsVLProcessor": DotsVLProcessor,
     "Eagle2_5_VLProcessor": EagleProcessor,
     "FunAsrNanoProcessor": FunAsrNanoProcessor,
+    "FunASRProcessor": FunAsrProcessor,
     "FunAudioChatProcessor": FunAudioChatProcessor,
     "FuyuProcessor": FuyuProcessor,
     "GlmAsrProcessor": GlmAsrProcessor,
@@ -143,6 +145,7 @@ OWN: Final[Mapping[str, Any]] = {
     "Phi4MMProcessor": Phi4MMProcessor,
     "Phi4SiglipProcessor": Phi4SiglipProcessor,
     "Phi4MultimodalProcessor": Phi4Processor,
+    "Pix2StructProcessor": Pix2StructProcessor,
     "PixtralProcessor": PixtralProcessor,
     "NormedOnevisionProcessor": NormedOnevisionProcessor,
     "Qwen3ASRProcessor": Qwen3ASRProcessor,
@@ -192,6 +195,7 @@ _UNNAMED: Final[Mapping[str, str]] = {
     "deepseek_vl_v2": "DeepseekVLV2Processor",
     "dots_ocr": "DotsVLProcessor",
     "eagle_2_5_vl": "Eagle2_5_VLProcessor",
+    "funasr": "FunASRProcessor",
     "funaudiochat": "FunAudioChatProcessor",
     "h2ovl_chat": "H2OVLProcessor",
     "internvl_chat": "InternVLChatProcessor",

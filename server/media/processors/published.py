@@ -29,6 +29,7 @@ from .images.nemotron import NemotronOmniImages
 from .images.ovis import Ovis25Images, OvisImages
 from .images.parse import ParseImages
 from .images.phi4_siglip import Phi4SiglipImages
+from .images.pix2struct import Pix2StructImages
 from .model_files import ModelFiles
 from .own_processor import OwnProcessor
 from .pictures import LonePictures
@@ -390,6 +391,28 @@ class NemotronParseProcessor(LonePictures):
         if not told.flag("do_normalize"):
             norms = {"image_mean": (0.0,) * 3, "image_std": (1.0,) * 3}
         return cls(ParseImages(size=size, **{name: list(values) for name, values in norms.items()}))
+
+
+class Pix2StructProcessor(LonePictures):
+    """Of Pix2Struct, which sees no more patches than its encoder numbers. Questions that are drawn above a picture are
+    left out: the font is in no file of a model."""
+
+    @classmethod
+    def of(cls, folder: Path) -> "Pix2StructProcessor":
+        """From the files of a model."""
+        files = ModelFiles(folder)
+        told, whole = Fields(files.read("preprocessor_config.json")), Fields(files.read("config.json"))
+        if told.flag("is_vqa") or whole.flag("is_vqa"):
+            raise ValueError("is_vqa is true: questions would be drawn into its pictures, expected a model without any")
+        if not told.flag("do_normalize", True):
+            raise ValueError("do_normalize is false, expected true")
+        patch = Fields(told.table("patch_size") or {})
+        sides = {name: patch.integer(name, 16) for name in ("height", "width")}
+        if len({*sides.values()}) > 1:
+            raise ValueError(f"patch_size is {sides}, expected a square")
+        most = Fields(whole.table("vision_config") or {}).integer("seq_len", 4096, least=2) - 1
+        patches = min(told.integer("max_patches", Pix2StructImages.max_patches), most)
+        return cls(Pix2StructImages(max_patches=patches, patch_size=sides))
 
 
 class MuseProcessor(GridProcessor):

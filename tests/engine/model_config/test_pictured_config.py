@@ -62,6 +62,14 @@ BLIP: dict[str, Any] = {
 }
 
 
+PIX2STRUCT: dict[str, Any] = {
+    "architectures": ["Pix2StructForConditionalGeneration"],
+    "model_type": "pix2struct",
+    "text_config": {"model_type": "pix2struct_text_model", "eos_token_id": 1, "decoder_start_token_id": 0},
+    "vision_config": {"model_type": "pix2struct_vision_model", "seq_len": 4096},
+}
+
+
 def read(config: dict[str, Any], generation: dict[str, Any] | None = None) -> TextToTextConfig:
     found = read_config(config, generation or {})
     assert isinstance(found, TextToTextConfig)
@@ -104,6 +112,14 @@ def test_captions_end_with_the_separator_and_have_keys_of_the_pictures_size() ->
     assert found.decoder.norm_eps == 1e-12
 
 
+def test_pix2struct_takes_pictures_of_any_shape_with_a_patch_less_than_positions() -> None:
+    found = read(PIX2STRUCT)
+    assert (found.decoder_start, found.eos_token_ids, found.head, found.bounded) == ((0,), (1,), "lm_head", False)
+    assert found.pictures is not None
+    shapes = ((3, 16, 16 * 4095), (3, 16 * 63, 16 * 65), (3, 16 * 64, 16 * 64), (3, 16 * 4096, 16), (1, 16, 16))
+    assert [found.pictures.states_of(*each) for each in shapes] == [4095, 4095, 0, 0, 0]
+
+
 def test_an_encoder_takes_pictures_of_its_size_or_up_to_it_if_it_has_windows() -> None:
     fixed, free = read(TROCR).pictures, read(DONUT).pictures
     assert fixed is not None
@@ -134,6 +150,9 @@ def without(config: dict[str, Any], part: str, **changes: Any) -> dict[str, Any]
         (without(PARSE, "encoder", args={}), "0 summaries of 1"),
         (without(BLIP, "text_config", encoder_hidden_size=768), "encoder_hidden_size is 768, expected"),
         ({**BLIP, "vision_config": None}, "vision_config is missing"),
+        (without(PIX2STRUCT, "text_config", num_heads=11), "num_heads is 11 of d_kv 64, expected 768 dimensions"),
+        (without(PIX2STRUCT, "vision_config", hidden_size=64), "hidden_size of vision_config is 64, expected"),
+        (without(PIX2STRUCT, "vision_config", patch_embed_hidden_size=770), "expected the values of a square"),
     ],
 )
 def test_fields_that_contradict_or_are_not_known_are_refused(config: dict[str, Any], why: str) -> None:

@@ -15,7 +15,7 @@ from stentor.tests.engine.media import Audio
 from stentor.tests.parity.pictured import KINDS, READING, SIDE, VOCAB, logits_of, picture, window
 
 LONGEST = 64
-STATES = {"trocr": 17, "donut": 8, "florence": 700, "parse": 25, "captions": 17}
+STATES = {"trocr": 17, "donut": 8, "florence": 700, "parse": 25, "captions": 17, "patches": 49}
 """Most of a picture; of Florence-2 with a text behind it."""
 
 

@@ -46,6 +46,7 @@ transformers: Any = untyped_transformers
 pytest.importorskip("mistral_common")
 pytestmark = pytest.mark.anyio
 
+FUNASR = "FunASRForConditionalGeneration"
 MOSS = "MossTranscribeDiarizeForConditionalGeneration"
 VIBEVOICE = "VibeVoiceAsrForConditionalGeneration"
 NEMOTRON = "Nemotron3_5TranscribeForConditionalGeneration"
@@ -53,6 +54,7 @@ OMNIASR = "OmniASRForConditionalGeneration"
 QWEN3_ASR, VOXTRAL = "Qwen3ASRForConditionalGeneration", "VoxtralForConditionalGeneration"
 GRANITES = ("GraniteSpeechForConditionalGeneration", "GraniteSpeechPlusForConditionalGeneration")
 MAKERS: dict[str, tuple[Callable[[Path], None], str]] = {
+    FUNASR: (audio_models.funasr, "<|AUDIO|>"),
     MOSS: (audio_models.moss, "<|audio_pad|>"),
     VIBEVOICE: (audio_models.vibevoice, "<|box_start|>"),
     NEMOTRON: (audio_models.nemotron_transcribe, "<unk>"),
@@ -464,6 +466,17 @@ async def test_a_language_without_a_token_is_refused(omniasr_model: Model) -> No
     answer = await post(omniasr_model.state, [("language", "fr")], tone(1))
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "language")
     assert "it transcribes de, deu_latn, en, eng_latn, zza_latn" in answer.text
+
+
+async def test_fun_asr_for_vllm_is_asked_as_by_its_makers_in_fewer_tokens(tmp_path: Path) -> None:
+    model = Model(tmp_path, FUNASR)
+    model.says = lambda _count: "Good day."
+    for fields in ([("language", "en")], []):
+        answer = await post(model.state, fields, tone(1))
+        assert answer.json()["text"] == "Good day.", answer.text
+    model.close()
+    whole = "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n<|im_start|>user\n语音转写{}：(3)<|im_end|>\n"  # noqa: RUF001
+    assert model.prompts() == [f"{whole.format(named)}<|im_start|>assistant\n" for named in ("成英文", "")]
 
 
 async def test_nemotron_transcribe_is_asked_without_thinking(tmp_path: Path) -> None:

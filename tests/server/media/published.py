@@ -368,6 +368,17 @@ _FILES: Final[Mapping[str, _Files]] = {
         },
         {"<image>": "<unused>"},
     ),
+    "funasr": _Files(
+        _CONTENT,
+        {
+            "preprocessor_config.json": {
+                **{"processor_class": "FunASRProcessor", "feature_extractor_type": "FunASRFeatureExtractor"},
+                **{"frontend_conf": {"fs": 16_000, "lfr_m": 7, "lfr_n": 6, "cmvn_file": None}, "dither": 0.0},
+            }
+        },
+        {"<video>": "<|AUDIO|>"},
+        untold="audio_token_id",
+    ),
     "midashenglm": _Files(
         _CONTENT,
         {"preprocessor_config.json": {"processor_class": "MiDashengLMProcessor", "do_normalize": False}},

@@ -15,6 +15,7 @@ from safetensors.numpy import load
 
 from stentor.server.media.decoding.decode_video import DecodedVideo, VideoFacts
 from stentor.server.media.processors.model_processor import ModelProcessor
+from stentor.server.media.processors.processor_classes import ProcessorError
 from stentor.server.media.processors.waveforms import OmniASRProcessor
 from stentor.server.media.refusal import Refusal
 from stentor.server.text.tokenizers.loading import load_tokenizer
@@ -113,12 +114,10 @@ def test_granite_speech_hears_what_torchaudio_would_make(tmp_path: Path) -> None
     assert heard.replacement == "<|audio|>" * (-(-pairs.shape[1] // 6) * 2)
 
 
-@pytest.mark.parametrize("seconds", [0.01, 0.9, 1.234])
-def test_fun_asr_hears_the_frames_of_kaldi_five_beside_each_other(tmp_path: Path, seconds: float) -> None:
-    audio_models.fun_asr_nano(tmp_path)
-    heard = ModelProcessor(tmp_path).audio(samples(seconds))
-    sound = torch.zeros(max(400, len(samples(seconds))), dtype=torch.float64)
-    sound[: len(samples(seconds))] = torch.from_numpy(samples(seconds).astype(np.float64))
+def of_kaldi(values: Any, *, bins: int, joined: int, step: int) -> torch.Tensor:
+    """[1, frames, joined · bins]: log-mel frames as Kaldi defines them, beside each other at each ``step``."""
+    sound = torch.zeros(max(400, len(values)), dtype=torch.float64)
+    sound[: len(values)] = torch.from_numpy(values.astype(np.float64))
     frames = sound.unfold(0, 400, 160)
     frames = frames - frames.mean(1, keepdim=True)
     frames = frames - 0.97 * torch.cat([frames[:, :1], frames[:, :-1]], dim=1)
@@ -126,14 +125,50 @@ def test_fun_asr_hears_the_frames_of_kaldi_five_beside_each_other(tmp_path: Path
     power = torch.fft.rfft(frames * window, 512).abs() ** 2
     mels = 1127 * (1 + torch.arange(257) * 16_000 / 512 / 700).log()
     low, high = (1127 * math.log(1 + hertz / 700) for hertz in (20, 8000))
-    edges = torch.linspace(low, high, 10, dtype=torch.float64)
+    edges = torch.linspace(low, high, bins + 2, dtype=torch.float64)
     rising, falling = (mels[:, None] - edges[:-2]) / edges.diff()[:-1], (edges[2:] - mels[:, None]) / edges.diff()[1:]
     loud = (power @ torch.minimum(rising, falling).clamp(min=0)).clamp(min=2.0**-23).log()
-    count = -(-len(loud) // 4)
-    filled = torch.cat([loud[:1], loud[:1], loud, *[loud[-1:]] * 8])
-    expected = torch.stack([filled[4 * place : 4 * place + 5].flatten() for place in range(count)])[None]
+    count, front = -(-len(loud) // step), (joined - 1) // 2
+    filled = torch.cat([*[loud[:1]] * front, loud, *[loud[-1:]] * (joined + step)])
+    return torch.stack([filled[step * place : step * place + joined].flatten() for place in range(count)])[None]
+
+
+@pytest.mark.parametrize("seconds", [0.01, 0.9, 1.234])
+def test_fun_asr_hears_the_frames_of_kaldi_five_beside_each_other(tmp_path: Path, seconds: float) -> None:
+    audio_models.fun_asr_nano(tmp_path)
+    heard = ModelProcessor(tmp_path).audio(samples(seconds))
+    expected = of_kaldi(samples(seconds), bins=8, joined=5, step=4)
+    count = expected.shape[1]
     check(heard.payload, {"input_features": expected, "input_features_mask": torch.ones(1, count)})
     assert heard.replacement == "<|object_ref_start|>" * count
+
+
+@pytest.mark.parametrize(("seconds", "tokens"), [(0.01, 1), (0.9, 2), (1.234, 3)])
+def test_fun_asr_for_vllm_hears_samples_as_integers_and_takes_the_first_eighth(
+    tmp_path: Path, seconds: float, tokens: int
+) -> None:
+    audio_models.funasr(tmp_path)
+    heard = ModelProcessor(tmp_path).audio(samples(seconds))
+    expected = of_kaldi(samples(seconds) * 32_768, bins=80, joined=7, step=6)
+    check(heard.payload, {"input_features": expected, "input_features_mask": torch.ones(1, expected.shape[1])})
+    assert heard.replacement == "<|AUDIO|>" * tokens
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"cmvn_file": "am.mvn"}, "frontend_conf.cmvn_file is 'am.mvn', expected None"),
+        ({"window": "povey"}, "frontend_conf.window is 'povey', expected 'hamming'"),
+        ({"lfr_m": 5}, "its frames are 5 of 80 bins, expected 7 of 80"),
+    ],
+)
+def test_frames_of_fun_asr_of_another_form_are_refused(tmp_path: Path, change: dict[str, object], why: str) -> None:
+    audio_models.funasr(tmp_path)
+    file = tmp_path / "preprocessor_config.json"
+    told = json.loads(file.read_text())
+    file.write_text(json.dumps({**told, "frontend_conf": {**told["frontend_conf"], **change}}))
+    with pytest.raises(ProcessorError, match=why):
+        ModelProcessor(tmp_path)
 
 
 def test_fun_asr_hears_no_more_than_its_table_of_positions(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 import transformers as untyped_transformers
+from PIL import Image
 from safetensors.torch import load
 from transformers.utils.constants import OPENAI_CLIP_MEAN as CLIP_MEAN
 from transformers.utils.constants import OPENAI_CLIP_STD as CLIP_STD
@@ -23,12 +24,24 @@ from stentor.server.app.state import ServerState
 from stentor.server.generation.picture_prompt import _FLORENCE_TASKS, PicturePrompt
 from stentor.server.media.processors.images.parse import bilinear
 from stentor.server.media.processors.model_processor import ModelProcessor
+from stentor.server.media.processors.processor_classes import ProcessorError
 from stentor.tests.fakes import FakeEngine
+from stentor.tests.parity.pictured import flattened
 from stentor.tests.server.harness import CHAT, in_memory
 from stentor.tests.server.media.opened import PictureServer
 from stentor.tests.server.media.pictures import picture, png
 from stentor.tests.server.media.test_server import asked, image
-from stentor.tests.support.pictured_files import END, OWN_NORMS, SIDES, START, TASK, VOCAB, images_of, write_files
+from stentor.tests.support.pictured_files import (
+    END,
+    OWN_NORMS,
+    SHAPED,
+    SIDES,
+    START,
+    TASK,
+    VOCAB,
+    images_of,
+    write_files,
+)
 
 transformers: Any = untyped_transformers
 
@@ -159,6 +172,48 @@ def test_pixels_are_those_of_transformers_processors(name: str, tmp_path: Path) 
         assert found.keys() == {"pixel_values"}
         assert found["pixel_values"].equal(expected)
         assert found["pixel_values"].shape == (1, 3, *SIDES[name])
+
+
+def _faint() -> Image.Image:
+    """Black, but for a corner that is nearly so."""
+    values = np.zeros((20, 30, 3), np.uint8)
+    values[:4, :4] = 1
+    return Image.fromarray(values)
+
+
+_SHAPES = [(40, 30), (300, 200), (9, 700), (1, 1), (2000, 3)]
+
+
+@pytest.mark.parametrize("seen", [*(picture(*size) for size in _SHAPES), _faint()], ids=[*map(str, _SHAPES), "faint"])
+def test_pixels_of_pix2struct_are_its_processors_patches(seen: Image.Image, tmp_path: Path) -> None:
+    write_files(tmp_path, SHAPED)
+    (tmp_path / "config.json").write_text('{"model_type": "pix2struct", "vision_config": {"seq_len": 41}}')
+    ours = ModelProcessor(tmp_path)
+    theirs = transformers.Pix2StructImageProcessorPil(patch_size={"height": 8, "width": 8})
+    for options, most in ((), 40), ((("max_patches", 100),), 40), ((("max_patches", 6),), 6):
+        found = load(ours.image(seen, dict(options), alone=True).payload)["pixel_values"]
+        expected = theirs(seen, return_tensors="pt", max_patches=most)["flattened_patches"]
+        made = flattened(found)
+        assert made.shape[1] <= most
+        torch.testing.assert_close(made, expected[:, : made.shape[1]], atol=2e-4, rtol=0)
+        assert not expected[:, made.shape[1] :].any()
+
+
+@pytest.mark.parametrize(
+    ("told", "why"),
+    [
+        ({"is_vqa": True}, "is_vqa is true: questions would be drawn into its pictures"),
+        ({"do_normalize": False}, "do_normalize is false, expected true"),
+        ({"patch_size": {"height": 16, "width": 8}}, "expected a square"),
+    ],
+)
+def test_pictures_of_pix2struct_of_another_form_are_refused(told: dict[str, object], why: str, tmp_path: Path) -> None:
+    write_files(tmp_path, SHAPED)
+    (tmp_path / "config.json").write_text('{"model_type": "pix2struct"}')
+    file = tmp_path / "preprocessor_config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **told}))
+    with pytest.raises(ProcessorError, match=why):
+        ModelProcessor(tmp_path)
 
 
 def test_pixels_of_formulas_are_made_without_torchvision_as_nougats(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from stentor.engine.layers.linear.layer_context import LayerContext
 from stentor.engine.loading.checkpoint import open_checkpoint
 from stentor.engine.loading.weights import tower_weights
 from stentor.engine.model_config.config_fields import ConfigError
+from stentor.engine.model_config.hf.fun_asr import with_tower_of_fun_asr
 from stentor.engine.model_config.towers.audio_hf import audio_spec_from_hf
 from stentor.engine.model_config.towers.media_spec import media_spec
 from stentor.engine.models.towers.audio_tower import native_audio_tower
@@ -95,6 +96,38 @@ def test_frames_are_those_of_whispers_own_extractor(whole: Whole) -> None:
     found = load(whole.family.processor.audio(samples).payload)["audio_values"]
     assert found == pytest.approx(expected["input_features"], abs=1e-4)
     assert found.shape[2] == 30
+
+
+@pytest.mark.parametrize("whole", ["funasr"], indirect=True)
+@pytest.mark.parametrize(("seconds", "count"), [(0.001, 1), (1.234, 3), (30.0, 63)])
+def test_a_sound_of_fun_asr_is_as_many_placeholders_as_embeddings_are_kept(
+    whole: Whole, seconds: float, count: int
+) -> None:
+    samples = np.random.default_rng(1).normal(0, 0.1, int(16_000 * seconds)).astype(np.float32)
+    heard = whole.family.processor.audio(samples)
+    assert heard.replacement == "<|AUDIO|>" * count
+    assert len(whole.tower.encode(read_payload(heard.payload)).embeddings) == count
+    checkpoint = open_checkpoint(whole.folder)
+    assert checkpoint.described is not None
+    spec = media_spec(checkpoint.described)
+    assert spec is not None
+    assert [*spec.placeholders] == ["audio"], "which the tokenizer's files tell, as config.json does not"
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"audio_encoder_conf": {"sanm_shift": 2, "tp_blocks": 1}}, "sanm_shift is 2, expected 0"),
+        ({"audio_encoder_conf": {}}, "tp_blocks"),
+        ({"audio_encoder_conf": {"tp_blocks": 1, "attention_heads": 3}}, "3, which does not divide 256"),
+        ({"audio_adaptor_conf": {"downsample_rate": 2}}, "downsample_rate is 2, expected 1"),
+        ({"audio_adaptor_conf": {"llm_dim": 32}}, "audio_adaptor_conf.llm_dim is 32, expected 64"),
+    ],
+)
+def test_an_encoder_of_fun_asr_of_another_form_is_refused(change: dict[str, object], why: str) -> None:
+    config = {"model_type": "funasr", "hidden_size": 64, "audio_encoder_conf": {"tp_blocks": 1}, **change}
+    with pytest.raises(ConfigError, match=why):
+        with_tower_of_fun_asr(config)
 
 
 @pytest.mark.parametrize("whole", ["funaudiochat"], indirect=True)

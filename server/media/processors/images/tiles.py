@@ -20,7 +20,9 @@ def resized(picture: Pixels, height: int, width: int, resample: int) -> Pixels:
     return np.asarray(image.resize((width, height), Image.Resampling(resample))).transpose(2, 0, 1)
 
 
-def exactly_resized(picture: Pixels, height: int, width: int, resample: int = Image.Resampling.BICUBIC) -> Values:
+def exactly_resized(
+    picture: Pixels | Values, height: int, width: int, resample: int = Image.Resampling.BICUBIC
+) -> Values:
     """Without rounding to the values of pixels or cutting off what lies outside of them. ``resample``: a filter of
     Pillow's."""
     if picture.shape[1:] == (height, width):
