@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import openai
 import pytest
@@ -85,8 +84,7 @@ class Model:
         """A server and an engine that have been asked nothing; what processes media stays."""
         self.engine = FakeEngine(answer=self._answer, max_model_len=2048)
         assert self.engine.ready is not None
-        groups = (CacheGroup("full"), CacheGroup("cross", capacity=4096))
-        self.engine.ready = msgspec.structs.replace(self.engine.ready, groups=groups)
+        self.engine.ready = replace(self.engine.ready, groups=(CacheGroup("full"), CacheGroup("cross", capacity=4096)))
         pool = TokenizerPool(self.tokenizer)
         self.state: ServerState = fake_state(
             self.engine,
