@@ -90,7 +90,7 @@ void execute(Run& run, int64_t index, Team::Walk& walk) {
         if (apart) prepare_row(x, op.width, format, run.prepared[2] + at);
     };
     const auto normalize = [](const Instruction& op, const float* x, float* to) {
-        op.centred ? layer_norm_row(x, op.norm, op.bias, (float)op.eps, op.width, to)
+        op.centred ? layer_norm_row(x, op.norm, op.bias, to, op.width, (float)op.eps)
                    : norm_row(x, op.norm, (float)op.eps, op.width, to);
     };
     switch (op.kind) {

@@ -1,6 +1,7 @@
 // Operations on one row at a time.
 #pragma once
 
+#include "../norm/layer.h"
 #include "../norm/rms.h"
 #include "codes.h"
 #include "float8.h"
@@ -18,22 +19,6 @@ static inline void norm_row(const float* x, const float* weight, float eps, int6
     int64_t i = 0;
     for (; i + LANES <= width; i += LANES) store(to + i, load(x + i) * set1(factor) * load(weight + i));
     for (; i < width; ++i) to[i] = x[i] * factor * weight[i];
-}
-
-// to = (x - mean(x)) / deviation(x) * weight + bias; the bias may be null; `to` may be x.
-static inline void layer_norm_row(const float* x, const float* weight, const float* bias, float eps, int64_t width,
-                                  float* to) {
-    vf sum = {};
-    int64_t i = 0;
-    for (; i + LANES <= width; i += LANES) sum += load(x + i);
-    if (i < width) sum += load_part(x + i, width - i);
-    const float mean = hsum(sum) / (float)width;
-    for (i = 0; i + LANES <= width; i += LANES) store(to + i, load(x + i) - set1(mean));
-    for (; i < width; ++i) to[i] = x[i] - mean;
-    norm_row(to, weight, eps, width, to);
-    if (!bias) return;
-    for (i = 0; i + LANES <= width; i += LANES) store(to + i, load(to + i) + load(bias + i));
-    for (; i < width; ++i) to[i] += bias[i];
 }
 
 static inline void add_row(float* x, const float* delta, float scale, int64_t width) {

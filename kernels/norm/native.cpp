@@ -1,4 +1,5 @@
 // Root mean square and layer norms, one row at a time; see reference.py for where they round.
+#include "layer.h"
 #include "parallel.h"
 #include "rms.h"
 #include "vec.h"
@@ -42,41 +43,6 @@ void add_row(const T* x, T* residual, int64_t width) {
         const int64_t n = width - i;
         store_part(residual + i, load_part(residual + i, n) + load_part(x + i, n), n);
     }
-}
-
-// f(begin, vector of x[begin:]) for each vector of a row; the last may be part of one, with zeros after.
-template <class T, class F>
-static inline void each_vector(const T* x, int64_t width, F f) {
-    int64_t i = 0;
-    for (; i + LANES <= width; i += LANES) f(i, load(x + i), LANES);
-    if (i < width) f(i, load_part(x + i, width - i), width - i);
-}
-
-template <class T>
-void layer_norm_row(const T* x, const T* weight, const T* bias, T* out, int64_t width, float eps) {
-    vf sum = {};
-    each_vector(x, width, [&](int64_t, vf v, int64_t) { sum += v; });
-    const vf mean = set1(hsum(sum) / (float)width);
-    vf squares = {};
-    each_vector(x, width, [&](int64_t, vf v, int64_t n) {
-        vf apart = v - mean;
-        if (n < LANES) {
-            float rest[LANES] = {};
-            store_part(rest, apart, n);
-            apart = load(rest);
-        }
-        squares = fma(apart, apart, squares);
-    });
-    const vf factor = set1(1.0f / std::sqrt(hsum(squares) / (float)width + eps));
-    each_vector(x, width, [&](int64_t i, vf v, int64_t n) {
-        const vf normed = (v - mean) * factor, w = n < LANES ? load_part(weight + i, n) : load(weight + i);
-        const vf added = !bias ? vf{} : n < LANES ? load_part(bias + i, n) : load(bias + i);
-        const vf y = fma(normed, w, added);
-        if (n < LANES)
-            store_part(out + i, y, n);
-        else
-            store(out + i, y);
-    });
 }
 
 // As `norm`, for a layer norm; `bias` may be null.

@@ -9,6 +9,7 @@ from torch import Tensor
 from stentor.kernels.forward import Forward, Program, Step, Traced, TracedTokens, choose
 from stentor.kernels.linear_packed import PackedWeight
 from stentor.kernels.linear_packed.reference import dequantize
+from stentor.kernels.norm import layer_norm, rms_norm
 from stentor.tests.kernels.helpers import normal
 from stentor.tests.kernels.packed_weights import packed_weight
 
@@ -199,6 +200,23 @@ def test_what_is_called_gets_columns_behind_a_layer_norm(biased: bool) -> None:
     forward.run(5)
     expected = 2 * torch.nn.functional.layer_norm(values, (HIDDEN,), factors, bias, 1e-5)
     torch.testing.assert_close(forward.buffer(numbers[out.buffer], 5), expected)
+
+
+@pytest.mark.parametrize("rms", [False, True])
+@pytest.mark.parametrize("width", [96, 100])
+def test_a_norm_has_the_bits_of_its_operation_which_runs_before_a_call(width: int, rms: bool) -> None:
+    """Whether a call follows depends on the batch: experts are called beside a row with an adapter."""
+    program = Program()
+    x, total = (Traced.written(program, program.buffer(width)) for _ in range(2))
+    factors, bias, values = normal(width, seed=4), normal(width, seed=6), normal(5, width, seed=5)
+    total.add_(x.normed(factors, 1e-5) if rms else x.layer_normed(factors, bias, 1e-5))
+    numbers = program.compact([x.buffer, total.buffer])
+    forward = Forward(program)
+    forward.buffer(numbers[x.buffer], 5).copy_(values)
+    forward.buffer(numbers[total.buffer], 5).zero_()
+    forward.run(5)
+    expected = rms_norm(values, factors, 1e-5) if rms else layer_norm(values, factors, bias, 1e-5)
+    assert torch.equal(forward.buffer(numbers[total.buffer], 5), expected)
 
 
 def _table() -> Any:
