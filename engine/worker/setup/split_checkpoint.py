@@ -56,7 +56,8 @@ def _stage(checkpoint: Checkpoint, config: WorkerConfig) -> Checkpoint:
     spec = checkpoint.config
     if not isinstance(spec, ModelSpec):
         raise SetupError(
-            f"{asked}: {spec.architecture} draws no tokens of text, and decoders are given out; leave it out"
+            f"{asked}: only models that are a decoder alone are split by layers, and {spec.architecture} is none; "
+            "leave it out"
         )
     try:
         ends = stage_ends(spec, config.pipeline_parallel_size)

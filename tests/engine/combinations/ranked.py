@@ -27,15 +27,34 @@ class _Threads:
         return [each.result() for each in started]
 
 
+class _RankedExtras:
+    """What all ranks have of prompts beside tokens."""
+
+    def __init__(self, threads: _Threads, extras: Sequence[Any]) -> None:
+        self._threads, self._extras = threads, extras
+
+    @property
+    def media(self) -> Any:
+        return self._extras[0].media
+
+    @media.setter
+    def media(self, read: Any) -> None:
+        for each in self._extras:
+            each.media = read
+
+    def enter(self, plan: StepPlan) -> None:
+        self._threads.all(lambda rank: self._extras[rank].enter(plan))
+
+
 class RankedRunner:
     """What :class:`stentor.tests.engine.local.LocalEngine` asks of a runner. Results are rank 0's; the others draw the
     same tokens."""
 
-    extras = None
-
     def __init__(self, threads: _Threads, setups: Sequence[Setup]) -> None:
         self._threads = threads
         self._runners = [setup.runner for setup in setups]
+        own = [runner.extras for runner in self._runners]
+        self.extras = None if own[0] is None else _RankedExtras(threads, own)
         self.computes = [setup.runner.compute for setup in setups]
 
     def forward(self, plan: StepPlan) -> list[Any]:
