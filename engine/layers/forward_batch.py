@@ -170,7 +170,8 @@ class MediaBatch(msgspec.Struct, frozen=True):
     """By layer: [n, hidden], added to the stream behind it."""
     spans: Sequence[kernels.WholeSpan] = ()
     expert_places: tuple[torch.Tensor, torch.Tensor] | None = None
-    """int64 each: indices of tokens that use the experts of text, and those of media; None: none uses the latter."""
+    """int64 each: indices of tokens that use the experts of text, and of those that use media's, or choose theirs as
+    media; None: there are none of the latter."""
     seen: Sequence[SeenMedia] = ()
     """For layers of cross-attention to media."""
     added: bool = False

@@ -28,11 +28,11 @@ class LastTokens:
         self._shifts = shifts.repeat_interleave(DIGITS, 0).contiguous()
         self._places = 256 ** torch.arange(DIGITS, device=context.place)
 
-    def __call__(self, batch: ForwardBatch) -> torch.Tensor:
-        """int64 [tokens, before]: the last one, that before it, and so on; -1 before the first."""
-        assert isinstance(batch.tokens, torch.Tensor)
+    def __call__(self, tokens: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
+        """int64 tokens [tokens] of a batch, or -1 → [tokens, before]: the last one, that before it, and so on; -1
+        before the first."""
         # nothing is 0 in a state, so that a token is one more than its number
-        digits = ((batch.tokens[:, None] + 1) // self._places % 256).to(self._dtype)
+        digits = ((tokens[:, None] + 1) // self._places % 256).to(self._dtype)
         before = self._before(digits.repeat(1, self._count), batch).long()
         return (before.view(-1, self._count, DIGITS) * self._places).sum(2) - 1
 
@@ -70,7 +70,7 @@ class NGramEmbedding:
     def __call__(self, x: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
         """Embeddings of tokens x [tokens, hidden] → the mean, of the same shape."""
         assert isinstance(batch.tokens, torch.Tensor)
-        hashes = hashed(batch.tokens, self._last(batch), self._powers, self._sizes, self._spec.eos)
+        hashes = hashed(batch.tokens, self._last(batch.tokens, batch), self._powers, self._sizes, self._spec.eos)
         embedded = self._table[hashes + self._firsts]  # [tokens, embeddings, dim]
         found = x.float()
         for number, matrix in enumerate(self._out):

@@ -155,7 +155,7 @@ _MORE: Final[Mapping[str, Mapping[str, object]]] = {
     "HunYuanMoEV1ForCausalLM": {"num_experts": 4},
     "CohereForCausalLM": {"use_qk_norm": True},
     "DeepseekV4ForCausalLM": {"num_key_value_heads": 1, "qk_rope_head_dim": 8, "o_groups": 2},
-    "DeepseekV41ForCausalLM": _DEEPSEEK41,
+    **{f"DeepseekV41For{which}": _DEEPSEEK41 for which in ("CausalLM", "ConditionalGeneration")},
     **{
         f"Glm5NextFor{which}": {
             "layer_types": ["linear_attention", "indexed_attention", "indexed_attention", "linear_attention"],
@@ -241,7 +241,8 @@ _REMARKS: Final[Mapping[str, str]] = {
     "GraniteMoeHybridForCausalLM": "also without recurrent layers, and without experts",
     "JambaForCausalLM": "also without experts",
     "NemotronHForCausalLM": "also without experts",
-    "DeepseekV41ForCausalLM": "text alone",
+    "DeepseekV41ForCausalLM": "without a tower",
+    "DeepseekV41ForConditionalGeneration": "files name DeepseekV41ForCausalLM",
     **dict.fromkeys(
         ("Qwen4ExpForCausalLM", "Qwen4ExpForConditionalGeneration"),
         "prompt and answer of at most indexer_budget + indexer_compress_ratio - 1 tokens",

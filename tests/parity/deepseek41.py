@@ -35,6 +35,9 @@ STAGES: Values = {
 
 class V41Config(transformers.PretrainedConfig):  # type: ignore[misc]
     model_type = "deepseek_v41_plain"
+    sees: int | None = None
+    """The token of pictures, which have a correction of routers' scores of their own and no n-grams; None: there is
+    none."""
 
 
 class V41Output(NamedTuple):
@@ -221,6 +224,8 @@ class Router(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(torch.empty(config.n_routed_experts, config.hidden_size))
         self.bias = nn.Parameter(torch.empty(config.n_routed_experts))
+        if config.sees is not None:
+            self.bias_vl = nn.Parameter(torch.empty(config.n_routed_experts))
         self.top_k, self.score_fn = config.num_experts_per_tok, _score
 
     @property
@@ -240,10 +245,11 @@ class Experts(nn.Module):
         self.experts = nn.ModuleList(Expert(hidden, inner) for _ in range(config.n_routed_experts))
         self.shared_experts = Expert(hidden, inner)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """x [rows, tokens, hidden] → the same"""
+    def forward(self, x: torch.Tensor, seen: torch.Tensor | None = None) -> torch.Tensor:
+        """x [rows, tokens, hidden] → the same; ``seen`` [rows, tokens]: which are of pictures"""
         scores = _score(self.gate(x))
-        weights = scores.where(_best(scores + self.gate.bias, self.gate.top_k), 0)
+        bias = self.gate.bias if seen is None else self.gate.bias_vl.where(seen.unsqueeze(2), self.gate.bias)
+        weights = scores.where(_best(scores + bias, self.gate.top_k), 0)
         weights = weights / weights.sum(2, keepdim=True) * self.scale
         summed = (torch.stack([expert(x) for expert in self.experts], dim=3) * weights.unsqueeze(2)).sum(3)
         found: torch.Tensor = summed + self.shared_experts(x)
@@ -261,15 +267,24 @@ class Engram(nn.Module):
         self.q_weight, self.k_weight = (nn.Parameter(torch.empty(streams, hidden)) for _ in range(2))
         self.eps = config.rms_norm_eps
 
-    def forward(self, streams: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-        """streams [rows, tokens, streams, hidden] → the same"""
-        *keys, value = self.wkv(self.embed(self.hashes(tokens)).flatten(2)).chunk(streams.shape[2] + 1, dim=2)
+    def forward(self, streams: torch.Tensor, tokens: torch.Tensor, seen: torch.Tensor | None = None) -> torch.Tensor:
+        """streams [rows, tokens, streams, hidden] → the same; ``seen`` [rows, tokens] are of pictures"""
+        hashes = self.hashes(tokens) if seen is None else self.hashes_beside(tokens, seen)
+        *keys, value = self.wkv(self.embed(hashes).flatten(2)).chunk(streams.shape[2] + 1, dim=2)
         key, value, x = torch.stack(keys, dim=2).float(), value.float(), streams.float()
         key, x = (each / (each.square().mean(3, keepdim=True) + self.eps).sqrt() for each in (key, x))
         score = (key * self.k_weight * x * self.q_weight).sum(3) * x.shape[3] ** -0.5
         gate = torch.sigmoid(score.sign() * score.abs().clamp_min(1e-6).sqrt())
+        if seen is not None:
+            gate = gate.masked_fill(seen.unsqueeze(2), 0)
         found: torch.Tensor = streams.float() + gate.unsqueeze(3) * value.unsqueeze(2)
         return found.to(streams.dtype)
+
+    def hashes_beside(self, tokens: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
+        """Of one row of tokens, where each stretch between pictures is a text of its own."""
+        (row,), (of_picture,) = tokens, seen
+        lengths = torch.unique_consecutive(of_picture, return_counts=True)[1].tolist()
+        return torch.cat([self.hashes(part[None]) for part in row.split(lengths)], dim=1)
 
     def hashes(self, tokens: torch.Tensor) -> torch.Tensor:
         """[rows, tokens, tables]"""
@@ -304,16 +319,21 @@ class Layer(nn.Module):
             self.register_parameter(f"hc_{part}_scale", nn.Parameter(torch.empty(3)))
 
     def forward(
-        self, x: torch.Tensor, before: torch.Tensor, handed: Handed, tokens: torch.Tensor
+        self,
+        x: torch.Tensor,
+        before: torch.Tensor,
+        handed: Handed,
+        tokens: torch.Tensor,
+        seen: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor, Handed]:
         """x [rows, tokens, streams, hidden], and the weights of its sum → the same"""
         if hasattr(self, "engram"):
-            x = self.engram(x, tokens)
+            x = self.engram(x, tokens, None if self.config.sees is None else tokens == self.config.sees)
         weights = self.weights("attn", x)
         made, handed = self.attn(self.attn_norm(summed(x, before)), handed)
         x, before = mixed(x, made, weights), weights.before
         weights = self.weights("ffn", x)
-        made = self.ffn(self.ffn_norm(summed(x, before)))
+        made = self.ffn(self.ffn_norm(summed(x, before)), seen)
         return mixed(x, made, weights), weights.before, handed
 
     def weights(self, part: str, x: torch.Tensor) -> Weights:
@@ -356,21 +376,33 @@ class V41(transformers.PreTrainedModel):  # type: ignore[misc]
         if isinstance(module, nn.RMSNorm):
             nn.init.ones_(module.weight)
 
-    def forward(self, input_ids: torch.Tensor, **_: Any) -> V41Output:
-        """input_ids [rows, tokens] → logits [rows, tokens, vocabulary]"""
-        x = self.embed(input_ids).unsqueeze(2).repeat(1, 1, self.config.hc_mult, 1)
+    def forward(
+        self,
+        input_ids: torch.Tensor,
+        inputs_embeds: torch.Tensor | None = None,
+        seen: torch.Tensor | None = None,
+        **_: Any,
+    ) -> V41Output:
+        """input_ids [rows, tokens], with embeddings of those that are ``seen`` → logits [rows, tokens, vocabulary]"""
+        embedded = self.embed(input_ids) if inputs_embeds is None else inputs_embeds
+        x = embedded.unsqueeze(2).repeat(1, 1, self.config.hc_mult, 1)
         before = torch.zeros(x.shape[:3])
         before[:, :, 0] = 1
         handed = Handed()
         for layer in self.layers:
-            x, before, handed = layer(x, before, handed, input_ids)
+            x, before, handed = layer(x, before, handed, input_ids, seen)
         return V41Output(self.head(self.norm(summed(x, before))))
 
     def save_pretrained(self, folder: Path, **_: Any) -> None:
         """With a tokenizer of which each two tokens differ in case alone."""
         super().save_pretrained(folder)
-        texts = {f"{'wW'[token % 2]}{token // 2}": token for token in range(self.config.vocab_size)}
-        tokenizers.Tokenizer(tokenizers.models.WordLevel(texts, unk_token="w0")).save(str(folder / "tokenizer.json"))
+        save_tokenizer(self.config.vocab_size, folder)
+
+
+def save_tokenizer(vocab_size: int, folder: Path) -> None:
+    """One of which each two tokens differ in case alone."""
+    texts = {f"{'wW'[token % 2]}{token // 2}": token for token in range(vocab_size)}
+    tokenizers.Tokenizer(tokenizers.models.WordLevel(texts, unk_token="w0")).save(str(folder / "tokenizer.json"))
 
 
 transformers.AutoModelForCausalLM.register(V41Config, V41)
@@ -409,6 +441,11 @@ def _text(config: Any) -> Values:
     return {**own, **config.stages, **{field: getattr(config, field) for field in kept}}
 
 
+def described(config: Any) -> Values:
+    """The config.json of a model that sees."""
+    return {field: value for field, value in _whole(config).items() if value is not ...}
+
+
 def _whole(config: Any) -> Values:
     """With the fields of texts in a table."""
     sizes: tuple[str, ...] = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads")
@@ -433,8 +470,10 @@ def prepare(model: Any) -> None:
 
 def _seeing(tensors: Tensors, config: Any) -> Tensors:
     """Beside what sees, and drafts."""
-    names = ("vision.norm.weight", "aligner.w1.weight", "image_start", "layers.0.ffn.gate.bias_vl", "mtp.0.norm.weight")
-    return {**tensors, **{name: torch.ones(2) for name in names}}
+    names = ("vision.norm.weight", "aligner.w1.weight", "image_start", "mtp.0.norm.weight")
+    corrected = torch.ones(config.n_routed_experts)
+    every = {f"layers.{number}.ffn.gate.bias_vl": corrected.clone() for number in range(config.num_hidden_layers)}
+    return {**tensors, **{name: torch.ones(2) for name in names}, **every}
 
 
 PUBLISHED: Mapping[str, Published] = {

@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 from stentor.engine.model_config.hf.deepseek_ocr import with_known_tower
 from stentor.tests.parity import hub
 from stentor.tests.parity.composed import Composed, Published
+from stentor.tests.parity.deepseek41_tower import DEEPSEEK41
 from stentor.tests.parity.kimi3_tower import KIMI3
 from stentor.tests.parity.pictures import PICTURES, Kind, Picture, cat, qwen_picture
 from stentor.tests.parity.published_abstractor import KANANAS
@@ -446,6 +447,7 @@ PUBLISHED: Final[Mapping[str, Published]] = {
     ),
     "kimi_k25": Published("kimi_k25", _kimi_k25, _KIMI),
     "kimi_vl": Published("kimi_vl", _kimi_vl, _KIMI),
+    **DEEPSEEK41,
     **KANANAS,
     **KIMI3,
     **OVIS,

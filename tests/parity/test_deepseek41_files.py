@@ -1,4 +1,5 @@
-"""Published files of DeepSeek V4.1: FP8 in blocks of 32 x 32, experts in FP4, and tables of n-grams in MXFP8."""
+"""Published files of DeepSeek V4.1: FP8 in blocks of 32 x 32, experts in FP4, and tables of n-grams in MXFP8; and the
+token of pictures among texts."""
 
 import json
 import shutil
@@ -9,8 +10,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from stentor.tests.parity import tiny
-from stentor.tests.parity.cuts import assert_close, prompt_of
+from stentor.tests.parity import deepseek41_tower, tiny
+from stentor.tests.parity.cuts import assert_close, expected_logits, prompt_of
 from stentor.tests.parity.hub_form import Tensors
 from stentor.tests.parity.paged import PagedDecoder
 from stentor.tests.parity.test_deepseek4_files import QUANTISED, fp4
@@ -77,3 +78,13 @@ def test_fp8_fp4_and_mxfp8_give_the_logits_of_their_values(folders: tuple[Path, 
         assert error.mean() < 0.05
     else:
         assert_close(*found)
+
+
+def test_no_ngram_reaches_across_the_token_of_pictures(tmp_path: Path) -> None:
+    model = deepseek41_tower.make(tmp_path)
+    prompt = prompt_of(1, 12)
+    prompt[5] = prompt[8] = model.text.config.sees
+    ours = PagedDecoder(tmp_path)
+    ours.add(0, prompt)
+    (logits,) = ours.run((0, 0, 12))
+    assert_close(logits, expected_logits(model.text, prompt))

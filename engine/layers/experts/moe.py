@@ -76,6 +76,10 @@ class MoE:
                 weights.offer(correction, self._correction)
                 if not context.filled:
                     self._correction.zero_()
+        self._media_correction: torch.Tensor | None = None
+        if spec.media_correction:
+            self._media_correction = context.empty(spec.corrected, dtype=torch.float32)
+            weights.add(f"{prefix}.{spec.media_correction}", self._media_correction)
         self._table: torch.Tensor | None = None
         if spec.table:
             self._table = context.empty(spec.table, spec.router.top_k, dtype=torch.int64)
@@ -137,6 +141,10 @@ class MoE:
         else:
             chosen_from = logits[:, : logits.shape[1] - self._always]
             routing = kernels.route(chosen_from, self._rule, self._correction)
+            if self._media_correction is not None and (places := _expert_places(batch)) is not None:
+                of_media = kernels.route(chosen_from[places[1]], self._rule, self._media_correction)
+                pairs = zip(routing, of_media, strict=True)
+                routing = kernels.Routing(*(every.index_copy(0, places[1], own) for every, own in pairs))
         if batch.routed is not None:
             batch.routed.append(routing.experts)
         if self._capacity and batch.texts is not None:
@@ -156,7 +164,7 @@ class MoE:
 
     def _routed(self, x: torch.Tensor, batch: ForwardBatch) -> torch.Tensor:
         """x [tokens, hidden] → the experts' sum, [tokens, hidden]"""
-        if self._media is None or batch.media is None or (places := batch.media.expert_places) is None:
+        if self._media is None or (places := _expert_places(batch)) is None:
             return self._of_routed(x, batch)
         texts, media = places
         if batch.adapter_rows is not None:  # which are numbered by all tokens
@@ -252,7 +260,7 @@ class MoE:
     def _traced(self, x: Traced, batch: ForwardBatch) -> Traced:
         """Record as instructions, or as calls for experts that are not packed, not all here or without matrices, and
         gates of one column."""
-        if self._media is not None and batch.media is not None:
+        if (self._media is not None or self._media_correction is not None) and batch.media is not None:
             routed = x.call("experts of media", self._called_routed, self._hidden)
         elif self._adapted is not None and batch.adapter_rows is not None:
             routed = x.call("experts that adapters may change", self._called_routed, self._hidden)
@@ -306,6 +314,11 @@ class MoE:
     def _called_shared(self, x: torch.Tensor, batch: Any) -> torch.Tensor:
         """Called between stretches of a program; takes float32."""
         return self._of_shared(x.to(self._dtype), batch)
+
+
+def _expert_places(batch: ForwardBatch) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """See :attr:`..forward_batch.MediaBatch.expert_places`."""
+    return None if batch.media is None else batch.media.expert_places
 
 
 def _experts_of_tokens(experts: int, table: torch.Tensor) -> torch.Tensor:

@@ -92,6 +92,9 @@ class NGrams:
         score = kernels.linear(product, product.new_full((1, hidden), hidden**-0.5), invariant=True)
         score = score.abs().clamp_min(_LEAST).sqrt() * score.sign()
         gates = elementwise(torch.sigmoid, score).view(-1, streams, 1)
+        if self._spec.silent is not None:
+            assert isinstance(batch.tokens, torch.Tensor)
+            gates = gates * (batch.tokens != self._spec.silent)[:, None, None]
         gated = (gates * value[:, None]).flatten(1)
         if self._conv is None:
             return gated
@@ -101,7 +104,11 @@ class NGrams:
         """Rows of the tables, int64 [tokens, embeddings]."""
         tokens, eos = batch.tokens, self._spec.eos
         assert isinstance(tokens, torch.Tensor)
-        before = self._last(batch)
+        if self._spec.silent is None:
+            before = self._last(tokens, batch)
+        else:
+            before = self._last(tokens.masked_fill(tokens == self._spec.silent, -1), batch)
+            before = before.masked_fill((before < 0).cumsum(1) > 0, -1)  # nothing is seen across a silent one
         if self._folded is not None:
             before = self._folded[before.where(before >= 0, eos)]
             tokens = self._folded[tokens]

@@ -1,4 +1,4 @@
-"""Reads the config.json of DeepSeek-V4.1, whose text is served."""
+"""Reads the config.json of DeepSeek-V4.1."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -16,6 +16,8 @@ from .deepseek4 import finished, plain_mixer, rotations, scored_experts, started
 
 _DEFAULTS: Final[Mapping[str, object]] = {"head_dim": 512, "q_lora_rank": 1280, "index_n_heads": 32}
 _RATIOS: Final = (0, 1, 2)
+_OF_PICTURES: Final = "ffn.gate.bias_vl"
+"""The correction of experts' scores for tokens of pictures."""
 _MOST_ROWS: Final = 1 << 31
 """Of a table of n-grams: more than any has."""
 
@@ -31,11 +33,21 @@ def deepseek_v41(fields: Fields, name: str) -> ModelSpec:
     expect(fields, {"num_hash_layers": 0, "gate_temp": 1.0})
     fields, spec = started(fields, name)
     mixers = _mixers(fields, replace(plain_mixer(fields, spec), norms_queries=False), len(spec.layers))
-    spec = finished(fields, spec, mixers, [scored_experts(fields)] * len(spec.layers))
+    network = scored_experts(fields)
+    if depth:
+        network = replace(network, media_correction=_OF_PICTURES)
+    spec = finished(fields, spec, mixers, [network] * len(spec.layers))
     assert isinstance(spec.streams, HyperSpec)
     layers = _with_ngrams(fields, spec, spec.streams.streams)
-    spec = replace(spec, layers=layers, streams=replace(spec.streams, head="", delayed=True))
+    spec = replace(spec, layers=layers, streams=replace(spec.streams, head="", delayed=True), unused=())
     return _with_stages(fields, spec) if fields.has("dspark_target_layer_ids") else replace(spec, draft_prefix="")
+
+
+def beside_a_tower(spec: ModelSpec) -> ModelSpec:
+    """The spec with the names that :mod:`.text_names` gives the tensors of a text part: it puts a prefix before those
+    of layers, and takes that of the second norm for Mistral's."""
+    layers = (replace(layer, norms=replace(layer.norms, mlp_in="post_attention_layernorm")) for layer in spec.layers)
+    return replace(spec, layers=tuple(layers), prefix="model.layers", final_norm="model.norm")
 
 
 def _with_stages(fields: Fields, spec: ModelSpec) -> ModelSpec:
@@ -51,7 +63,7 @@ def _with_stages(fields: Fields, spec: ModelSpec) -> ModelSpec:
     chosen = fields.integer("dspark_num_experts_per_tok", scored.router.top_k)
     network = replace(scored, experts=experts, router=replace(scored.router, top_k=chosen))
     mixer = replace(plain_mixer(fields, spec), norms_queries=False, caches_tokens=True)
-    unused = ("ffn.gate.bias_vl",) if fields.has("vision_n_layers") else ()
+    unused = (_OF_PICTURES,) if fields.has("vision_n_layers") else ()
     stages = StagesForm(
         fields.integer("num_nextn_predict_layers", 3, most=16),
         tuple(taps),
@@ -152,6 +164,7 @@ def _ngrams(fields: Fields, spec: ModelSpec, streams: int, layer: int, at: int, 
         width=0,
         ends=False,
         folded=folded,
+        silent=fields.token_id("image_token_id") if fields.has("vision_n_layers") else None,
         name="engram",
         form=ENGRAM,
     )

@@ -48,6 +48,8 @@ _ENCODER: Final = f"{RETRIEVER}text_model."
 _TOKEN_VECTORS: Final = ("embedding_proj_layer.", "custom_text_proj.", "multi_vector_projector.")
 _OF_TEXTS: Final = ("text_model.", "text_projection.", "score.")
 """A text tower beside a vision tower, and the scores of both."""
+_OWN: Final = ("embed.weight", "head.weight")
+"""Embeddings and head of a text model whose layers have no prefix (DeepSeek V4.1)."""
 _GENERATES: Final = re.compile(
     r"\A(talker|token2wav|code2wav|audio_invert_tower|proj_in|proj_out|time_embedder|(audio|action)_proj_(in|out))\."
     r"|\A(audio|action)_modality_embed\Z"
@@ -94,4 +96,4 @@ def text_name(stored: str) -> str | None:
     for prefix, own in _PREFIXES:
         if stored.startswith(prefix):
             return own + stored.removeprefix(prefix)
-    return stored if stored.startswith(("lm_head.", *_DRAFTS, *_OF_TEXTS)) else None
+    return stored if stored in _OWN or stored.startswith(("lm_head.", *_DRAFTS, *_OF_TEXTS)) else None

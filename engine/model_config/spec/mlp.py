@@ -293,6 +293,8 @@ class MoESpec(msgspec.Struct, frozen=True):
     """Whether the router's weights multiply the experts' input, not their output (Llama 4)."""
     correction: bool = False
     """Whether a number an expert is added to the scores for the choice, but not for the weights."""
+    media_correction: str = ""
+    """Stored name of numbers that take the place of the correction for tokens of media (DeepSeek V4.1); "": none."""
     table: int = 0
     """Tokens of a stored table of the experts that each uses, if scores only weight them (DeepSeek-V4); 0: none."""
     table_name: str = "mlp.gate.tid2eid"
@@ -396,6 +398,8 @@ class MoESpec(msgspec.Struct, frozen=True):
         if self.correction and not names.correction_at:
             rows = (names.correction_rows,) if names.correction_rows else ()
             yield f"{prefix}.{names.correction}", (*rows, self.corrected)
+        if self.media_correction:
+            yield f"{prefix}.{self.media_correction}", (self.corrected,)
         if self.factor:
             yield f"{prefix}.{self.factor}", (1,)
         if self.sum_bias:
@@ -427,6 +431,8 @@ class MoESpec(msgspec.Struct, frozen=True):
             raise ConfigError(f"experts without a gate with {self.activation} are not known")
         if self.table and (self.correction or router.score in ("softmax", "sparsemixer")):
             raise ConfigError(f"experts by token with corrected scores, or scores by {router.score}, are not known")
+        if self.media_correction and (not self.correction or self.media):
+            raise ConfigError("a correction for tokens of media without one for others, or for experts of their own")
         others = self.identities or self.skips or self.media or self.own
         if self.always and (others or router.score != "sigmoid" or self.table or self.part_norms):
             raise ConfigError("experts that every token uses, beside ones of other kinds, are not known")

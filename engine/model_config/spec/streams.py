@@ -337,6 +337,9 @@ class NGramSpec(msgspec.Struct, frozen=True):
     folded: int = 0
     """Numbers that tokens have in hashes, those alike the same one: see :mod:`...loading.folded_tokens`; 0: their
     own."""
+    silent: int | None = None
+    """A token that is no part of n-grams, ends those behind it, and gets none: that of pictures (DeepSeek V4.1); None:
+    there is none."""
     name: str = "ple"
     form: NGramForm = PLE
 

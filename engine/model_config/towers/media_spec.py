@@ -40,7 +40,7 @@ _STILLS: Final = {family.model_type for family in MEDIA_FAMILIES.values()} - {
     family.model_type for family in MEDIA_FAMILIES.values() if "video" in family.takes
 }
 """Model types whose videos are not served, although many of their files name a token for them."""
-_TEXT_ALONE: Final = {"deepseek_v41", *(family.model_type for family in MEDIA_FAMILIES.values() if not family.takes)}
+_TEXT_ALONE: Final = {family.model_type for family in MEDIA_FAMILIES.values() if not family.takes}
 """Model types whose media are not served."""
 _ENCODED: Final = (PAIRED_TYPE, FLORENCE_TYPE, FORMULAS_TYPE, PARSE_TYPE, CAPTION_TYPE, PATCHES_TYPE)
 """Model types of encoder-decoders whose encoder sees."""

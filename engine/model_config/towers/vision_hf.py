@@ -11,6 +11,7 @@ from ..spec.layer import LayerSpec
 from ..spec.mlp import MLPSpec
 from ..spec.model import SANDWICH
 from ..spec.positions import RopeConfig
+from .vision_deepseek import deepseek_v41
 from .vision_fields import MOST_SIDE, VisionFields, activation_of, side_of
 from .vision_internvl import internvl, internvl_chat, nvlm_d
 from .vision_moonvit import kimi_k3, kimi_k25, kimi_vl
@@ -143,6 +144,7 @@ _READERS: Final[Mapping[str, Callable[[VisionFields], VisionSpec]]] = {
     "cosmos3_edge": cosmos3_edge,
     "deepseek_vl": deepseek_vl,
     "deepseek_vl_v2": deepseek_vl2,
+    "deepseek_v41": deepseek_v41,
     "dots_ocr": dots_ocr,
     "ernie4_5_vl_moe": ernie4_5_vl,
     "exaone4_5": exaone4_5,

@@ -285,7 +285,8 @@ class VisionSpec(Backbone, frozen=True, kw_only=True):
     merge: int = 1
     """Patches on each side of the square that becomes one embedding."""
     filled_up: int = 1
-    """The same for squares that are cut behind the layers, and filled up with zeros at the edges (DeepSeek-VL2)."""
+    """The same for squares that are cut behind the layers, and filled up with zeros at the edges (DeepSeek-VL2 and
+    V4.1)."""
     window: int = 0
     """Embeddings on each side of an attention window; 0: whole pictures."""
     whole_layers: tuple[int, ...] = ()
@@ -315,6 +316,9 @@ class VisionSpec(Backbone, frozen=True, kw_only=True):
     """Name of the :data:`MARKS` embeddings, or of the :data:`GRID_MARKS`."""
     gridded: bool = False
     """Whether marks stand around the whole picture and between its tiles (Ovis 2 as published)."""
+    lines: tuple[str, ...] = ()
+    """Names of the embeddings before a picture, behind each row of its own, and behind all (DeepSeek V4.1); empty:
+    there are none."""
     words: tuple[int, ...] = ()
     """Text tokens whose embeddings are the tower's."""
     word_names: tuple[str, ...] = ()
@@ -406,7 +410,7 @@ class VisionSpec(Backbone, frozen=True, kw_only=True):
             found[f"{self.marks}.weight"] = (self.mark_rows, self.embedding_size)
         if self.words and not self.word_names:
             found["words.weight"] = (len(self.words), self.embedding_size)
-        found |= {f"{name}.weight": (self.embedding_size,) for name in self.word_names}
+        found |= {f"{name}.weight": (self.embedding_size,) for name in (*self.word_names, *self.lines)}
         if self.pool == "probe":
             found.update(self._head_shapes())
         for number in range(len(self.deepstack)):

@@ -43,6 +43,10 @@ _RENAMED: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
         (r"\Avision\.", ""),
         (r"\.attn\.qkv\.", ".attn.qkv_proj."),
     ),
+    "deepseek_v41": (
+        (r"\Avision\.", ""),
+        (r"\.attn\.wqkv\.", ".attn.qkv_proj."),
+    ),
     "molmo": (
         (r"\A(?:model\.)?vision_backbone\.(?:image_vit\.)?", ""),
         (r"\Aimage_pooling_2d\.wo\.", "projector.pooling.out_proj."),

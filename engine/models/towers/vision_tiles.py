@@ -1,7 +1,7 @@
 """Joins the embeddings of a whole picture and of its tiles (LLaVA-NeXT, arXiv:2408.03326)."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 
@@ -92,6 +92,20 @@ def gridded(tensors: Mapping[str, torch.Tensor], embeddings: torch.Tensor, marks
     for number, tile in enumerate(others, 1):
         parts += (tile, between if number % columns else below)
     return torch.cat([*(parts[:-1] if others else parts), end])
+
+
+def lined(
+    tensors: Mapping[str, torch.Tensor], embeddings: torch.Tensor, side: int, marks: Sequence[torch.Tensor]
+) -> torch.Tensor:
+    """Put marks before a picture, behind each of its rows, and behind all of it.
+
+    ``tensors``: a payload's. ``side``: patches on each side of the square that is an embedding; those at the edges may
+    have fewer. ``marks``: [hidden] each.
+    """
+    begin, line, end = marks
+    _, rows, _ = tensors["image_grid_thw"].flatten().tolist()
+    lattice = embeddings.view(-(-rows // side), -1, embeddings.shape[1])
+    return torch.cat((begin[None], _with_ends(lattice, line), end[None]))
 
 
 def _with_ends(lattice: torch.Tensor, end: torch.Tensor) -> torch.Tensor:

@@ -5,6 +5,7 @@ They differ in their :class:`...model_config.towers.vision_spec.VisionSpec`, not
 run in one pass, concatenated without padding, with attention within each.
 """
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
@@ -27,12 +28,12 @@ from ...model_config.towers.vision_spec import VisionSpec
 from .payload import Encoded, Payload
 from .tower import Tower, sequences
 from .vision_abstractor import Abstractor
-from .vision_grids import Layout, axial_rotation, layout, learned
+from .vision_grids import Grid, Layout, axial_rotation, layout, learned
 from .vision_names import tower_tensors
 from .vision_patches import Patches, read_patches
 from .vision_projector import Projector
 from .vision_resampler import Resampler
-from .vision_tiles import gridded, overlapped, pooled, put_together
+from .vision_tiles import gridded, lined, overlapped, pooled, put_together
 
 _PASS: Final = 2048
 """A pass with this many patches takes no further picture: more would exceed the processor's caches."""
@@ -79,6 +80,9 @@ class VisionTower(Tower):
         self._marks = context.empty(rows, spec.embedding_size, dtype=context.stream) if rows else None
         if self._marks is not None:
             weights.add(f"{spec.marks}.weight", self._marks)
+        self._lines = [context.empty(spec.embedding_size, dtype=context.stream) for _ in spec.lines]
+        for name, line in zip(spec.lines, self._lines, strict=True):
+            weights.add(f"{name}.weight", line)
         self._words = context.empty(len(spec.words), spec.embedding_size, dtype=context.stream) if spec.words else None
         if self._words is not None and not spec.word_names:
             weights.add("words.weight", self._words)
@@ -121,6 +125,8 @@ class VisionTower(Tower):
         if self._marks is not None:
             first = 2 * (payload.modality == "video")
             return torch.cat((self._marks[first : first + 1], embeddings, self._marks[first + 1 : first + 2]))
+        if self._lines:
+            return lined(payload.tensors, embeddings, self.spec.filled_up, self._lines)
         if (tiles := self.spec.tiles) is None:
             return embeddings
         if tiles.overlap != (0, 0):
@@ -166,14 +172,14 @@ class VisionTower(Tower):
                 if number in spec.deepstack and self._last is not None:
                     assert self._final_norm is not None
                     projector = self._deepstack[spec.deepstack.index(number)]
-                    summed.append(self._embeddings(projector, self._final_norm.plain(residual), back))
+                    summed.append(self._embeddings(projector, self._final_norm.plain(residual), back, patches))
                 elif number in spec.deepstack:
-                    behind[len(behind)] = self._embeddings(self._deepstack[len(behind)], residual, back)
+                    behind[len(behind)] = self._embeddings(self._deepstack[len(behind)], residual, back, patches)
                 if number + 1 in spec.taken:
                     taken[number + 1] = residual.clone()  # layers add to the stream in place
         if taken:
             beside = torch.cat([taken[number] for number in spec.taken], dim=1)
-            return Encoded(self._embeddings(self._projector, beside, back, patches.share), behind)
+            return Encoded(self._embeddings(self._projector, beside, back, patches), behind)
         hidden = joined(delta, residual, self._final_norm)
         if self._head is not None:
             assert isinstance(hidden, torch.Tensor)
@@ -189,7 +195,7 @@ class VisionTower(Tower):
         if self._abstractor is not None:
             assert isinstance(hidden, torch.Tensor)
             hidden = self._abstractor(hidden, patches.grids)
-        embeddings = self._embeddings(self._projector, hidden, back)
+        embeddings = self._embeddings(self._projector, hidden, back, patches)
         if self._last is not None:
             embeddings = self._last(sum(summed, embeddings))
         return Encoded(embeddings, behind)
@@ -200,9 +206,8 @@ class VisionTower(Tower):
         return _behind((token + self._positions[0])[None], x, pictures)
 
     def _embeddings(
-        self, projector: Projector, hidden: Input, back: torch.Tensor | None, share: torch.Tensor | None = None
+        self, projector: Projector, hidden: Input, back: torch.Tensor | None, patches: Patches
     ) -> torch.Tensor:
-        """``share`` [patches]: how much of each is no padding, if that counts."""
         assert isinstance(hidden, torch.Tensor)
         if self._class is not None:
             side = self.spec.side
@@ -210,13 +215,13 @@ class VisionTower(Tower):
             hidden = pictures[:, 0].contiguous() if self.spec.pool == "class" else pictures[:, 1:].flatten(0, 1)
         if (count := self.spec.registers) > 0:
             hidden = hidden.view(-1, count + self.spec.side**2, hidden.shape[1])[:, count:].flatten(0, 1)
-        if self._padding is not None and share is not None:
-            share = share.to(hidden.device)[:, None]
+        if self._padding is not None and patches.share is not None:
+            share = patches.share.to(hidden.device)[:, None]
             none, some = self._padding.to(hidden.dtype)
             shown: torch.Tensor = hidden + (share == 0) * none + ((share < 1) & (share != 0)) * some
             hidden = shown
         if (side := self.spec.filled_up) > 1:
-            hidden = _squares(hidden, self.spec.side, side)
+            hidden = _squares(hidden, patches.grids, side)
         made = self._scaled(projector(hidden))
         return made if back is None else made[back]
 
@@ -264,13 +269,15 @@ def _behind(tokens: torch.Tensor, x: torch.Tensor, pictures: int) -> torch.Tenso
     return torch.cat((before, x.view(pictures, -1, x.shape[1])), dim=1).flatten(0, 1)
 
 
-def _squares(x: torch.Tensor, rows: int, side: int) -> torch.Tensor:
-    """x [pictures · rows · rows, hidden], row by row → the same in squares of ``side``, with zeros in those that are
-    not whole."""
-    missing = -rows % side
-    square = torch.nn.functional.pad(x.view(-1, rows, rows, x.shape[1]), (0, 0, 0, missing, 0, missing))
-    count = (rows + missing) // side
-    return square.view(-1, count, side, count, side, x.shape[1]).transpose(2, 3).reshape(-1, x.shape[1])
+def _squares(x: torch.Tensor, grids: Sequence[Grid], side: int) -> torch.Tensor:
+    """x [patches, hidden], row by row → the same in squares of ``side``, with zeros in those that are not whole."""
+    made = []
+    for (rows, columns), picture in zip(grids, x.split([math.prod(grid) for grid in grids]), strict=True):
+        missing = 0, -columns % side, 0, -rows % side
+        square = torch.nn.functional.pad(picture.view(rows, columns, -1), (0, 0, *missing))
+        cut = square.view(square.shape[0] // side, side, square.shape[1] // side, side, -1)
+        made.append(cut.transpose(1, 2).reshape(-1, x.shape[1]))
+    return torch.cat(made)
 
 
 def native_tower(described: Mapping[str, object], hidden: int, context: LayerContext) -> VisionTower | None:

@@ -104,7 +104,8 @@ class MediaEncoder:
         turning = [layer.mixer for layer in spec.layers if isinstance(layer.mixer, AttentionSpec | LatentAttentionSpec)]
         self._mrope = any(mixer.rope is not None and mixer.rope.axes for mixer in turning)
         self._sees_whole = any(mixer.whole_spans for mixer in mixers)
-        self._has_experts = any(isinstance(layer.mlp, MoESpec) and layer.mlp.media for layer in spec.layers)
+        networks = [layer.mlp for layer in spec.layers if isinstance(layer.mlp, MoESpec)]
+        self._has_experts = any(network.media or network.media_correction for network in networks)
         crossing = [layer.cross for layer in spec.layers if layer.picture_gates is not None and layer.cross is not None]
         self._keys_of_state = sum(2 * cross.kv_size for cross in crossing)
         """Numbers kept of each state of a picture to which tokens attend; 0: embeddings stand in place of tokens."""

@@ -25,7 +25,8 @@ class MediaLayout(msgspec.Struct, frozen=True):
     whole_prompts: bool = False
     """With :attr:`sees_whole`, all tokens of a prompt attend to each other."""
     marks: Sequence[int] | None = None
-    """Tokens of a prompt that use the experts of media as well as media; None: there are no such experts."""
+    """Tokens of a prompt whose experts are those of media too, or chosen as for media; None: those of all tokens are
+    the same, and chosen alike."""
     joined: Sequence[int] | None = None
     """With :attr:`sees_whole`, tokens around media that attend to each other and to all media of a prompt, as these do;
     None: a medium attends to itself."""

@@ -6,9 +6,11 @@ from typing import Any, Final
 
 from transformers import AutoImageProcessor
 
+from stentor.engine.model_config.config_fields import Fields
 from stentor.engine.model_config.towers.media_spec import media_spec
 
 from ...text.tokenizers.loading import load_tokenizer
+from .images.deepseek_v41 import DeepseekV41Images
 from .images.enlarged import KananaImages
 from .model_files import ModelFiles
 from .own_processor import OwnProcessor
@@ -34,6 +36,8 @@ class GridProcessor(OwnProcessor):
         return self.embeddings(image_inputs, image_idx)
 
 
+_SIZES: Final = ("patch_size", "downsample_ratio", "max_image_tokens", "min_pixels")
+"""Fields of DeepSeek V4.1's tower."""
 _MARKED: Final = "<|vision_start|><|image_pad|><|vision_end|>"
 
 
@@ -84,6 +88,27 @@ class Ling3VLProcessor(ImagePadProcessor):
 
     def replace_image_token(self, image_inputs: Any, image_idx: int, **_: Any) -> str:
         return f"<|vision_start|>{self.embeddings(image_inputs, image_idx)}<|vision_end|>\n"
+
+
+class DeepseekV41Processor(GridProcessor):
+    """Its files tell nothing of it but for the tower's fields. Embeddings of a picture's rows have one behind each, and
+    two around all."""
+
+    image_token = "<｜deepseek_image｜>"
+
+    @classmethod
+    def of(cls, folder: Path) -> "DeepseekV41Processor":
+        """From the files of a model. Raises :class:`stentor.engine.model_config.config_fields.ConfigError`."""
+        vision = Fields(Fields(ModelFiles(folder).read("config.json")).table("vision_config") or {})
+        sizes = {name: vision.integer(name, getattr(DeepseekV41Images, name)) for name in _SIZES}
+        most = vision.positive("max_wh_ratio", 1.0) if vision.has("max_wh_ratio") else None
+        return cls(DeepseekV41Images(**sizes, max_wh_ratio=most))
+
+    def embeddings(self, image_inputs: Any, image_idx: int) -> str:
+        side = self.image_processor.downsample_ratio
+        rows, columns = (-(-int(patches) // side) for patches in image_inputs["image_grid_thw"][image_idx][1:])
+        found: str = self.image_token * (rows * (columns + 1) + 2)
+        return found
 
 
 class KananaVProcessor(GridProcessor):

@@ -22,6 +22,7 @@ from .audio import (
 )
 from .fun_asr import FunAsrNanoProcessor, FunAsrProcessor
 from .grids import (
+    DeepseekV41Processor,
     DotsVLProcessor,
     ImagePadProcessor,
     KananaVProcessor,
@@ -102,6 +103,7 @@ OWN: Final[Mapping[str, Any]] = {
     **dict.fromkeys(("PPFormulaNetProcessor", "TrOCRProcessor"), LonePictures),
     "ColModernVBertProcessor": ColModernVBertProcessor,
     "Cosmos3EdgeProcessor": Cosmos3EdgeProcessor,
+    "DeepseekV41Processor": DeepseekV41Processor,
     "DeepseekVLV2Processor": DeepseekVL2Processor,
     "DotsVLProcessor": DotsVLProcessor,
     "Eagle2_5_VLProcessor": EagleProcessor,
@@ -192,6 +194,7 @@ _UNNAMED: Final[Mapping[str, str]] = {
     "bailing_moe_v3_vl": "Ling3VLProcessor",
     **dict.fromkeys(("bee", "r_4b"), "NormedOnevisionProcessor"),
     "chatglm_4v": "ChatGLM4VProcessor",
+    "deepseek_v41": "DeepseekV41Processor",
     "deepseek_vl_v2": "DeepseekVLV2Processor",
     "dots_ocr": "DotsVLProcessor",
     "eagle_2_5_vl": "Eagle2_5_VLProcessor",

@@ -11,6 +11,7 @@ from stentor.engine.model_config.spec.compressed_attention import CompressedAtte
 from stentor.engine.model_config.spec.mlp import MoESpec
 from stentor.engine.model_config.spec.model import ModelSpec
 from stentor.engine.model_config.towers.media_spec import media_spec
+from stentor.engine.model_config.towers.vision_hf import vision_spec_from_hf
 from stentor.tests.engine.model_config.test_hf_deepseek4 import FLASH as V4
 
 TEXT: dict[str, Any] = {
@@ -114,8 +115,23 @@ def test_three_stages_draft_blocks_of_five_with_experts_of_their_own(spec: Model
     ]
 
 
-def test_pictures_are_not_taken() -> None:
-    assert media_spec({**FLASH, "image_token_id": 129_264}) is None
+def test_the_tower_has_the_published_sizes() -> None:
+    sees = {**FLASH, "image_token_id": 129_264}
+    media, tower = media_spec(sees), vision_spec_from_hf(sees, 5120)
+    assert media is not None
+    assert media.placeholders == {"image": 129_264}
+    assert (tower.hidden_size, len(tower.layers), tower.patch, tower.joined_side) == (1024, 32, 14, 3)
+    assert tower.embedding_size == 5120
+
+
+def test_tokens_of_pictures_have_a_correction_of_their_own_and_no_ngrams() -> None:
+    seeing, blind = (
+        model_spec_from_hf({**FLASH, "image_token_id": 129_264, "vision_config": {"num_hidden_layers": layers}})
+        for layers in (32, 0)
+    )
+    for spec, correction, silent in ((seeing, "ffn.gate.bias_vl", 129_264), (blind, "", None)):
+        assert {layer.mlp.media_correction for layer in spec.layers if isinstance(layer.mlp, MoESpec)} == {correction}
+        assert {layer.ngrams.silent for layer in spec.layers if layer.ngrams is not None} == {silent}
 
 
 @pytest.mark.parametrize(

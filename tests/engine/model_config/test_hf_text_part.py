@@ -63,7 +63,7 @@ WRITTEN_OUT = {"kimi_linear", "mimo_v2", "mistral_large3", "nemotron_h"}
 """Whose published files omit nothing."""
 CODE_ALONE = {
     *("bailing_moe_v3_vl_text", "isaac_text", "keye_text", "mimo_v2", "minicpmv_text", "mistral_large3", "mistral_own"),
-    *("chatglm_4v_text", "molmo", "openpangu_vl_text", "step3_text", "step5"),
+    *("chatglm_4v_text", "deepseek_v41", "molmo", "openpangu_vl_text", "step3_text", "step5"),
 }
 """For which transformers has no class."""
 

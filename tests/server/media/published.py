@@ -252,6 +252,9 @@ _FILES: Final[Mapping[str, _Files]] = {
         },
         {"<|vision_start|>": "[unused18]", "<|image_pad|>": "[unused19]", "<|vision_end|>": "[unused20]"},
     ),
+    "deepseek_v41": _Files(
+        CHATML.replace("IMAGE", "<｜deepseek_image｜>"), {}, {"<|image_pad|>": "<｜deepseek_image｜>"}
+    ),
     "phi3_v": _Files(
         _COUNTING.replace("IMAGE", "{% set count.value = count.value + 1 %}<|image_{{ count.value }}|>"),
         {

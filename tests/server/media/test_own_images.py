@@ -15,6 +15,7 @@ from transformers import (
 from transformers.utils.constants import IMAGENET_DEFAULT_MEAN, OPENAI_CLIP_MEAN, OPENAI_CLIP_STD
 
 from stentor.server.media.processors.images.cohere2 import Cohere2VisionImages
+from stentor.server.media.processors.images.deepseek_v41 import DeepseekV41Images
 from stentor.server.media.processors.images.deepseek_vl2 import DeepseekVL2Images
 from stentor.server.media.processors.images.eagle import canvas as eagle_canvas
 from stentor.server.media.processors.images.enlarged import KananaImages, PanguImages
@@ -387,6 +388,33 @@ def test_a_small_picture_of_openpangu_is_enlarged_before_it_is_resized(size: tup
     found = PanguImages(temporal_patch_size=1, **settings)(drawn, return_tensors="np")
     assert (found["image_grid_thw"] == expected["image_grid_thw"]).all()
     assert found["pixel_values"] == pytest.approx(expected["pixel_values"])
+
+
+@pytest.mark.parametrize(
+    ("size", "widest", "grid"),
+    [
+        ((30, 40), None, (8, 10)),
+        ((90, 17), None, (23, 5)),
+        ((64, 64), None, (12, 12)),  # of 16 by 16, which would be 44 tokens
+        ((9, 9), None, (4, 4)),  # made larger
+        ((400, 100), None, (24, 6)),
+        ((5, 300), None, (2, 75)),
+        ((5, 300), 4.0, (2, 8)),  # squeezed
+        ((300, 5), 4.0, (42, 3)),  # one square wide
+    ],
+)
+def test_pictures_of_deepseek_v41_have_the_patches_that_its_makers_code_gives_them(
+    size: tuple[int, int], widest: float | None, grid: tuple[int, int]
+) -> None:
+    drawn = waves(size[1], size[0])
+    rows, columns = grid
+    whole = columns * 4, rows * 4
+    expected = drawn.resize(whole) if widest and size[1] > 4 * size[0] else ImageOps.pad(drawn, whole, color=(127,) * 3)
+    images = DeepseekV41Images(patch_size=4, max_image_tokens=30, min_pixels=256, max_wh_ratio=widest)
+    found = images(drawn, return_tensors="np")
+    assert found["image_grid_thw"].tolist() == [[1, rows, columns]]
+    pixels = found["pixel_values"].reshape(rows, columns, 3, 4, 4).transpose(0, 3, 1, 4, 2).reshape(rows * 4, -1, 3)
+    assert pixels == pytest.approx(np.asarray(expected) / 127.5 - 1, abs=1e-6)
 
 
 @pytest.mark.parametrize("images", [KananaImages, PanguImages])

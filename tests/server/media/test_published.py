@@ -48,6 +48,7 @@ PROMPTS = {
     "bee": "{}\n",
     "chatglm_4v": "<|begin_of_image|>{}<|end_of_image|>",
     "deepseek_ocr": "{}\n",
+    "deepseek_v41": "{}",
     "deepseek_vl2": "{}\n",
     "dots_ocr": "<|img|>{}<|endofimg|>",
     "internvl_chat": "<img>{}</img>\n",

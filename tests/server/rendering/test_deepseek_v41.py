@@ -7,8 +7,10 @@ import pytest
 from stentor.server.text.errors import TemplateError
 from stentor.server.text.renderers.deepseek_v41 import write
 from stentor.server.text.renderers.interface import RenderRequest
+from stentor.server.text.templates.placeholders import MediaText
 from stentor.tests.server.rendering.test_deepseek_v4 import ASKED, CALLED, INVOKED, RESULTS, WEATHER
 
+PICTURE = "<｜deepseek_image｜>"
 BEGIN = "<｜begin▁of▁sentence｜>"
 HIGH = "<｜System｜>Reasoning Effort: 75 (range 1-100, the higher the value, the more thorough the reasoning)\n\n"
 SPACED = INVOKED.replace("｜DSML｜tool_calls", "｜DSML｜ calls").replace("｜DSML｜", "｜DSML｜ ").replace("  ", " ")
@@ -82,12 +84,33 @@ def test_an_answer_can_be_continued() -> None:
     assert text(begun, add_generation_prompt=False).endswith("It is<｜end▁of▁sentence｜>")
 
 
+def pictures(count: int) -> MediaText:
+    return MediaText({"image": PICTURE}, {"image": [f"<{number}>" for number in range(count)]})
+
+
+def test_parts_of_a_message_have_an_empty_line_between_them_and_pictures_stand_where_they_are_given() -> None:
+    content = [{"type": "text", "text": "a"}, {"type": "image"}, {"type": "text", "text": "b"}, {"type": "image"}]
+    written = text([{"role": "user", "content": content}], template_kwargs=SILENT, media=pictures(2))
+    assert written == f"{BEGIN}<｜User｜>a\n\n<0>\n\nb\n\n<1><｜Assistant｜></think>"
+
+
+def test_results_of_tools_may_be_pictures_in_the_order_of_the_calls() -> None:
+    ordered = [*CALLED[:3], CALLED[4], CALLED[3]]
+    shown = [
+        {**message, "content": [{"type": "image"}]} if message["role"] == "tool" else message for message in ordered
+    ]
+    written = text(shown, template_kwargs=SILENT, media=pictures(2))
+    assert "<tool_result><0></tool_result>\n\n<tool_result><1></tool_result>" in written
+    with pytest.raises(TemplateError, match="with images stand in another order than their calls"):
+        text([*shown[:3], shown[4], shown[3]], media=pictures(2))
+
+
 @pytest.mark.parametrize(
     ("messages", "said"),
     [
         ([{"role": "wizard", "content": "x"}], r"messages\[0\].role is 'wizard'"),
         ([{"role": "user", "content": "<｜deepseek_image｜>"}], "which stands for a picture"),
-        ([{"role": "user", "content": [{"type": "image_url"}]}], "takes text only"),
+        ([{"role": "user", "content": [{"type": "audio"}]}], "a part that is neither text nor an image"),
     ],
 )
 def test_what_cannot_be_written_is_told(messages: list[dict[str, Any]], said: str) -> None:
