@@ -97,6 +97,7 @@ class TensorReader:
     def __init__(self, path: Path, file: FileIO) -> None:
         self._path = path
         self._file = file
+        self._room = bytearray()
 
     def read(self, tensor: GGUFTensor, dtype: torch.dtype, heads: int, shift: float) -> torch.Tensor:
         """The tensor in transformers' layout; its shape is GGUF's reversed.
@@ -122,7 +123,7 @@ class TensorReader:
 
     def blocks(self, tensor: GGUFTensor, heads: int) -> torch.Tensor:
         """The quantised blocks of a matrix as stored, uint8 [rows, bytes of a row], rows as in :meth:`read`; of all
-        experts' [experts, rows, bytes of a row]."""
+        experts' [experts, rows, bytes of a row]. Good until the next tensor is read."""
         stored = row_bytes(tensor.type, tensor.shape[0])
         rows = self._rows(tensor, stored, heads)
         blocks = self._piece(tensor, 0, rows * stored).view(rows, stored)
@@ -142,8 +143,10 @@ class TensorReader:
         return rows
 
     def _piece(self, tensor: GGUFTensor, start: int, count: int) -> torch.Tensor:
-        """Bytes [start, start + count) of a stored tensor, uint8 [count]."""
-        return read_piece(self._file, self._path, tensor.name, tensor.offset + start, count)
+        """Bytes [start, start + count) of a stored tensor, uint8 [count], good until the next piece is read."""
+        if len(self._room) < count:
+            self._room = bytearray(count)
+        return read_piece(self._file, self._path, tensor.name, tensor.offset + start, count, self._room)
 
 
 def _in_stored_order(out: torch.Tensor, heads: int) -> torch.Tensor:

@@ -12,10 +12,13 @@ Progress = Callable[[int, int], None]
 """Called with the bytes done and the total, as stored."""
 
 
-def read_piece(file: FileIO, path: Path, name: str, offset: int, count: int) -> torch.Tensor:
-    """Bytes [offset, offset + count) of a file, uint8 [count]; ``name``: for errors."""
-    buffer = bytearray(count)
-    view = memoryview(buffer)
+def read_piece(
+    file: FileIO, path: Path, name: str, offset: int, count: int, room: bytearray | None = None
+) -> torch.Tensor:
+    """Bytes [offset, offset + count) of a file, uint8 [count]; ``name``: for errors. ``room``: where they are put, if it
+    has as many; pages that are read into again cost half of what new ones do."""
+    buffer = bytearray(count) if room is None else room
+    view = memoryview(buffer)[:count]
     try:
         file.seek(offset)
         filled = 0
@@ -26,4 +29,4 @@ def read_piece(file: FileIO, path: Path, name: str, offset: int, count: int) -> 
             filled += got
     except OSError as error:
         raise CheckpointError(f"Cannot load {path}: {error.strerror or error}.") from error
-    return torch.frombuffer(buffer, dtype=torch.uint8)
+    return torch.frombuffer(view, dtype=torch.uint8)

@@ -5,12 +5,6 @@
 namespace stentor {
 namespace {
 
-float half_at(const uint8_t* p) {
-    uint16_t bits;
-    std::memcpy(&bits, p, 2);
-    return half_to_float(bits);
-}
-
 // Scales as they are kept: the weights' own, so that those of eight bits are what was given, if it was one.
 void put_scale(const Packed& w, int64_t index, float scale) {
     void* const to = const_cast<void*>(w.scales);
@@ -101,11 +95,6 @@ void put_factors(const Packed& w, int64_t row, int64_t span, const float* factor
         ((uint16_t*)const_cast<void*>(w.spans))[factor_at(w, row, span, part)] = float_to_half(factors[part]);
 }
 
-void put_block(const Packed& w, int64_t row, int64_t block, const Block& from) {
-    put_codes(w, row, block, from);
-    put_scales(w, row, block, from.scales);
-}
-
 Block get_block(const Packed& w, int64_t row, int64_t block) {
     const int64_t blocks = ceil_div(w.inputs, BLOCK), tile = row / TILE, lane = row % TILE, at = tile * blocks + block;
     Block out = {};
@@ -135,56 +124,7 @@ enum Stored : int64_t {
     GGUF_Q5_0 = 5, GGUF_Q5_1 = 6, GGUF_Q5_K = 7, GGUF_IQ4_NL = 8, GGUF_MXFP4 = 9
 };
 
-// Q4_K, and Q5_K, whose fifth bits lie between scales and nibbles; factors of scales and mins.
-void read_k(const uint8_t* from, bool five, Block* out, float* factors) {
-    factors[0] = half_at(from), factors[1] = -half_at(from + 2);
-    const uint8_t *packed = from + 4, *high = from + 16, *codes = from + (five ? 48 : 16);
-    for (int j = 0; j < 8; ++j) {
-        const int scale = j < 4 ? packed[j] & 63 : (packed[j + 4] & 15) | (packed[j - 4] >> 6) << 4;
-        const int low = j < 4 ? packed[j + 4] & 63 : packed[j + 4] >> 4 | (packed[j] >> 6) << 4;
-        out[j].scales[0] = (float)scale;
-        out[j].scales[1] = (float)low;
-        for (int i = 0; i < 32; ++i) {
-            const int low = codes[j / 2 * 32 + i] >> (j % 2 * 4) & 15;
-            out[j].codes[i] = (uint8_t)(five ? (low | (high[i] >> j & 1) << 4) + 128 : low);
-        }
-    }
-}
-
-void read_q6_k(const uint8_t* from, Block* out, float* factors) {
-    const uint8_t *low = from, *high = from + 128;
-    const int8_t* scales = (const int8_t*)(from + 192);
-    factors[0] = half_at(from + 208);
-    for (int j = 0; j < 8; ++j) {
-        const int half = j / 4, quarter = j % 4;
-        for (int i = 0; i < 32; ++i) {
-            const int four = low[half * 64 + quarter % 2 * 32 + i] >> (quarter / 2 * 4) & 15;
-            const int two = high[half * 32 + i] >> (quarter * 2) & 3;
-            out[j].codes[i] = (uint8_t)((four | two << 4) + 96);  // counted from 32, here from 128
-        }
-        for (int i = 0; i < 2; ++i) out[j].scales[i] = (float)scales[2 * j + i];
-    }
-}
-
-// Blocks of 32, of four bits or five: a scale, in some a min, in some the fifth bits, 16 bytes of nibbles.
-void read_nibbles(const uint8_t* from, Stored stored, int64_t size, Block* out) {
-    const bool min = stored == GGUF_Q4_1 || stored == GGUF_Q5_1, five = stored == GGUF_Q5_0 || stored == GGUF_Q5_1;
-    out->scales[0] = half_at(from);
-    out->scales[1] = min ? half_at(from + 2) : 0.0f;
-    if (stored == GGUF_MXFP4) {
-        const uint32_t power = std::max((uint32_t)from[0] << 23, 0x400000u);
-        std::memcpy(&out->scales[0], &power, 4);
-    }
-    const uint8_t* nibbles = from + size - 16;
-    for (int i = 0; i < 16; ++i) out->codes[i] = nibbles[i] & 15, out->codes[i + 16] = nibbles[i] >> 4;
-    if (!five) return;
-    uint32_t high;
-    std::memcpy(&high, nibbles - 4, 4);
-    const int zero = stored == GGUF_Q5_0 ? 112 : 128;  // a code counts from 16, or from nothing; here from 128
-    for (int i = 0; i < 32; ++i) out->codes[i] = (uint8_t)((out->codes[i] | (high >> i & 1) << 4) + zero);
-}
-
-int64_t size_of(Stored stored) {
+constexpr int64_t size_of(Stored stored) {
     switch (stored) {
         case GGUF_Q4_0: case GGUF_IQ4_NL: return 18;
         case GGUF_Q4_1: return 20;
@@ -198,30 +138,154 @@ int64_t size_of(Stored stored) {
     }
 }
 
-void pack_gguf_row(const Packed& w, Stored stored, const uint8_t* from, int64_t row) {
-    Block blocks[8];
-    const int64_t size = size_of(stored);
-    if (stored == GGUF_Q4_K || stored == GGUF_Q5_K || stored == GGUF_Q6_K) {
-        float factors[2];
-        for (int64_t k = 0; k < w.inputs / 256; ++k) {
-            if (stored == GGUF_Q6_K)
-                read_q6_k(from + k * size, blocks, factors);
-            else
-                read_k(from + k * size, stored == GGUF_Q5_K, blocks, factors);
-            put_factors(w, row, k, factors);
-            for (int64_t j = 0; j < 8; ++j) put_block(w, row, k * 8 + j, blocks[j]);
+constexpr bool has_spans(Stored stored) { return stored == GGUF_Q4_K || stored == GGUF_Q5_K || stored == GGUF_Q6_K; }
+
+// Where the two whole scales of block j of 8 are, of Q4_K and Q5_K: of the scale and of the min.
+struct Whole {
+    uint8_t scale, min;
+};
+
+Whole whole_at(const uint8_t* packed, int j) {
+    if (j < 4) return {(uint8_t)(packed[j] & 63), (uint8_t)(packed[j + 4] & 63)};
+    return {(uint8_t)((packed[j + 4] & 15) | (packed[j - 4] >> 6) << 4),
+            (uint8_t)(packed[j + 4] >> 4 | (packed[j] >> 6) << 4)};
+}
+
+// Halves and bytes as they are stored: scales of a block, and factors of a span, of one output.
+void put_halves(const Packed& w, int64_t row, int64_t block, const uint8_t* from, int64_t parts) {
+    const int64_t at = row / TILE * groups_of(w) + block;
+    for (int64_t part = 0; part < parts; ++part)
+        std::memcpy((uint16_t*)const_cast<void*>(w.scales) + (at * parts + part) * TILE + row % TILE, from + 2 * part, 2);
+}
+
+void put_bytes(const Packed& w, int64_t row, int64_t block, uint8_t first, uint8_t second) {
+    uint8_t* const to = (uint8_t*)const_cast<void*>(w.scales) + (row / TILE * groups_of(w) + block) * 2 * TILE + row % TILE;
+    to[0] = first;
+    to[TILE] = second;
+}
+
+void put_factor(const Packed& w, int64_t row, int64_t span, int64_t part, const uint8_t* from, uint16_t flipped) {
+    uint16_t bits;
+    std::memcpy(&bits, from, 2);
+    ((uint16_t*)const_cast<void*>(w.spans))[factor_at(w, row, span, part)] = bits ^ flipped;
+}
+
+// The words of a block of one output, 4 or 8: a line of a tile has one of each output.
+template <int64_t COUNT>
+void put_words(const Packed& w, int64_t row, int64_t block, const uint32_t* words) {
+    const int64_t at = row / TILE * ceil_div(w.inputs, BLOCK) + block;
+    uint32_t* const to = (uint32_t*)const_cast<uint8_t*>(w.codes + at * COUNT * TILE * 4) + row % TILE;
+    for (int64_t j = 0; j < COUNT; ++j) to[j * TILE] = words[j];
+}
+
+constexpr uint32_t LOW_NIBBLES = 0x0f0f0f0f;
+
+// 16 bytes of nibbles, of which codes i and i + 16 of a block share one, and a bit for each code in `high`; a code counts
+// from `zero`.
+void put_five(const Packed& w, int64_t row, int64_t block, const uint8_t* nibbles, uint32_t high, uint32_t zero) {
+    uint32_t some[4], words[8];
+    std::memcpy(some, nibbles, 16);
+    for (int j = 0; j < 8; ++j) {
+        const uint32_t fifth = (high >> 4 * j & 15) * 0x00204081 & 0x01010101;  // a bit to each byte
+        words[j] = ((some[j % 4] >> j / 4 * 4 & LOW_NIBBLES) | fifth << 4) + zero * 0x01010101;
+    }
+    put_words<8>(w, row, block, words);
+}
+
+// A block of 32: a scale, in some a min, in some the fifth bits, and codes.
+template <Stored STORED>
+void pack_block(const Packed& w, int64_t row, int64_t block, const uint8_t* from) {
+    constexpr int64_t SIZE = size_of(STORED);
+    if constexpr (STORED == GGUF_MXFP4)
+        ((uint8_t*)const_cast<void*>(w.scales))[(row / TILE * groups_of(w) + block) * TILE + row % TILE] = from[0];
+    else
+        put_halves(w, row, block, from, STORED == GGUF_Q4_1 || STORED == GGUF_Q5_1 ? 2 : 1);
+    if constexpr (STORED == GGUF_Q8_0) {
+        uint32_t words[8];
+        std::memcpy(words, from + 2, BLOCK);
+        for (uint32_t& word : words) word ^= 0x80808080;
+        put_words<8>(w, row, block, words);
+    } else if constexpr (STORED == GGUF_Q5_0 || STORED == GGUF_Q5_1) {
+        uint32_t high;
+        std::memcpy(&high, from + SIZE - 20, 4);
+        // a code counts from 16, or from nothing; here from 128
+        put_five(w, row, block, from + SIZE - 16, high, STORED == GGUF_Q5_0 ? 112 : 128);
+    } else {
+        uint32_t words[4];  // nibbles lie as a tile has them
+        std::memcpy(words, from + SIZE - 16, 16);
+        put_words<4>(w, row, block, words);
+    }
+}
+
+// A block of 256, which is a span: eight of 32 with whole scales, and factors of these.
+template <Stored STORED>
+void pack_span(const Packed& w, int64_t row, int64_t span, const uint8_t* from) {
+    if constexpr (STORED == GGUF_Q6_K) {
+        put_factor(w, row, span, 0, from + 208, 0);
+        for (int j = 0; j < 8; ++j) {
+            const uint8_t *low = from + j / 4 * 64 + j % 2 * 32, *high = from + 128 + j / 4 * 32;
+            uint8_t codes[BLOCK];
+            for (int i = 0; i < 32; ++i) {
+                const int four = low[i] >> (j % 4 / 2 * 4) & 15, two = high[i] >> (j % 4 * 2) & 3;
+                codes[i] = (uint8_t)((four | two << 4) + 96);  // counted from 32, here from 128
+            }
+            uint32_t words[8];
+            std::memcpy(words, codes, BLOCK);
+            put_words<8>(w, row, span * SPAN + j, words);
+            put_bytes(w, row, span * SPAN + j, from[192 + 2 * j], from[193 + 2 * j]);
         }
         return;
     }
-    for (int64_t k = 0; k < w.inputs / BLOCK; ++k, from += size) {
-        Block& b = blocks[0];
-        if (stored == GGUF_Q8_0) {
-            b.scales[0] = half_at(from);
-            for (int i = 0; i < 32; ++i) b.codes[i] = from[2 + i] ^ 0x80;
+    constexpr bool FIVE = STORED == GGUF_Q5_K;
+    put_factor(w, row, span, 0, from, 0);
+    put_factor(w, row, span, 1, from + 2, 0x8000);  // mins are subtracted there
+    const uint8_t *high = from + 16, *codes = from + (FIVE ? 48 : 16);
+    for (int j = 0; j < 8; ++j) {
+        const Whole whole = whole_at(from + 4, j);
+        put_bytes(w, row, span * SPAN + j, whole.scale, whole.min);
+        uint32_t words[8];
+        std::memcpy(words, codes + j / 2 * 32, BLOCK);
+        for (uint32_t& word : words) word = word >> (j % 2 * 4) & LOW_NIBBLES;
+        if constexpr (FIVE) {
+            uint32_t bits[8];
+            std::memcpy(bits, high, BLOCK);
+            for (int i = 0; i < 8; ++i) words[i] = (words[i] | (bits[i] >> j & 0x01010101) << 4) + 0x80808080;
+            put_words<8>(w, row, span * SPAN + j, words);
         } else {
-            read_nibbles(from, stored, size, &b);
+            for (int i = 0; i < 4; ++i) words[i] |= words[i + 4] << 4;
+            put_words<4>(w, row, span * SPAN + j, words);
         }
-        put_block(w, row, k, b);
+    }
+}
+
+// Rows of one tile, the first of them at `from`, each `stride` bytes behind the last. All rows write their part of a block's
+// lines before any goes on.
+template <Stored STORED>
+void pack_gguf_rows(const Packed& w, const uint8_t* from, int64_t stride, int64_t begin, int64_t end) {
+    constexpr int64_t SIZE = size_of(STORED);
+    const int64_t blocks = w.inputs / (has_spans(STORED) ? SPAN * BLOCK : BLOCK);
+    for (int64_t k = 0; k < blocks; ++k)
+        for (int64_t row = begin; row < end; ++row) {
+            const uint8_t* const at = from + (row - begin) * stride + k * SIZE;
+            if constexpr (has_spans(STORED))
+                pack_span<STORED>(w, row, k, at);
+            else
+                pack_block<STORED>(w, row, k, at);
+        }
+}
+
+void pack_gguf_tile(const Packed& w, Stored stored, const uint8_t* from, int64_t stride, int64_t begin, int64_t end) {
+    switch (stored) {
+        case GGUF_Q4_0: return pack_gguf_rows<GGUF_Q4_0>(w, from, stride, begin, end);
+        case GGUF_Q4_1: return pack_gguf_rows<GGUF_Q4_1>(w, from, stride, begin, end);
+        case GGUF_Q8_0: return pack_gguf_rows<GGUF_Q8_0>(w, from, stride, begin, end);
+        case GGUF_Q4_K: return pack_gguf_rows<GGUF_Q4_K>(w, from, stride, begin, end);
+        case GGUF_Q6_K: return pack_gguf_rows<GGUF_Q6_K>(w, from, stride, begin, end);
+        case GGUF_Q5_0: return pack_gguf_rows<GGUF_Q5_0>(w, from, stride, begin, end);
+        case GGUF_Q5_1: return pack_gguf_rows<GGUF_Q5_1>(w, from, stride, begin, end);
+        case GGUF_Q5_K: return pack_gguf_rows<GGUF_Q5_K>(w, from, stride, begin, end);
+        case GGUF_IQ4_NL: return pack_gguf_rows<GGUF_IQ4_NL>(w, from, stride, begin, end);
+        default: return pack_gguf_rows<GGUF_MXFP4>(w, from, stride, begin, end);
     }
 }
 
@@ -307,8 +371,9 @@ STENTOR_EXPORT void stentor_pack_plain(const Packed* w, const uint8_t* from, int
 // Rows from ggml's blocks, `stride` bytes apart.
 STENTOR_EXPORT void stentor_pack_gguf(const Packed* w, int64_t stored, const uint8_t* from, int64_t stride,
                                       int64_t first, int64_t count, int64_t threads) {
-    by_row(first, count, threads,
-           [&](int64_t row) { pack_gguf_row(*w, (Stored)stored, from + (row - first) * stride, row); });
+    by_tile(first, count, threads, [&](int64_t begin, int64_t end) {
+        pack_gguf_tile(*w, (Stored)stored, from + (begin - first) * stride, stride, begin, end);
+    });
 }
 
 // Rows from codes, one to a byte [count, inputs], scales [count, groups, parts] in single precision, and as the weight has

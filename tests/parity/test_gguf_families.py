@@ -259,7 +259,7 @@ def test_rows_of_blocks_are_moved_as_rows_of_values_are(name: str, tmp_path: Pat
     checkpoint = open_checkpoint(tmp_path / "m.gguf")
     assert checkpoint.quantized is not None
     raw = {f"{part}.weight" for part in checkpoint.quantized.parts}
-    blocks = dict(iterate_weights(checkpoint, torch.float32, raw=raw))
+    blocks = {name: tensor.clone() for name, tensor in iterate_weights(checkpoint, torch.float32, raw=raw)}
     values = dict(iterate_weights(checkpoint, torch.float32))
     assert raw
     for each in raw:

@@ -33,7 +33,7 @@ Weights = dict[str, torch.Tensor]
 
 
 def loaded(path: Path, dtype: torch.dtype = torch.float32, **options: Any) -> Weights:
-    pairs = list(iterate_weights(open_checkpoint(path), dtype, **options))
+    pairs = [(name, tensor.clone()) for name, tensor in iterate_weights(open_checkpoint(path), dtype, **options)]
     found = dict(pairs)
     assert len(found) == len(pairs), "a name came twice"
     return found
