@@ -3,6 +3,8 @@
 import hashlib
 import logging
 import os
+import threading
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -24,13 +26,22 @@ _VERSION = 1
 _SMALL, _PAGE = 64, 4096
 _SLACK = 1 << 30
 """Address space for data other than weights, and for gaps."""
+_TRIED = 64 << 20
+"""Bytes in large pages after which it is judged whether they come fast enough."""
+_QUICK = 1 << 30
+"""Bytes a second of them that are fast enough: small pages come at twice that."""
+_STEP = 32 << 20
+"""Bytes that get large pages at a time."""
+_REST = 3
+"""Large pages that come later take one part of a core's time in so many and one."""
 
 
 class CachedWeights:
     """Allocates memory for weights in the order in which a model asks, in the file if possible.
 
     The file is as fast as private memory only in large pages. If the system provides none, the model gets private
-    memory, and nothing is kept.
+    memory, and nothing is kept. If it provides them slowly, as where it has to move others' pages or a host has to
+    provide memory, the model begins in small ones, and they are joined while it serves.
     """
 
     def __init__(self, fd: int, key: str, expected: Callable[[], int]) -> None:
@@ -42,8 +53,12 @@ class CachedWeights:
         self._key = key
         self._expected = expected
         self._offset = self._enlarged = 0
+        self._seconds = 0.0
+        self._slow = False
         self._sizes = hashlib.sha256()
         self._memory: SharedHuge | None = None
+        self.later: threading.Thread | None = None
+        """Joins small pages to large ones; None: there is nothing to join."""
         self.found: WeightHeader | None = None
         """The header of weights that are there; None if they must be loaded."""
         header = read_header(fd)
@@ -58,6 +73,7 @@ class CachedWeights:
         clear(self._fd, capacity)
         self._memory = SharedHuge(self._fd, DATA_START, capacity, writable=True)
         self._offset = self._enlarged = 0
+        self._seconds, self._slow = 0.0, False
         self._sizes = hashlib.sha256()
         self.found = None
 
@@ -93,15 +109,25 @@ class CachedWeights:
         os.ftruncate(self._fd, DATA_START + nbytes)
         layout = self._sizes.hexdigest()
         write_header(self._fd, WeightHeader(self._key, layout, nbytes, max_model_len, num_blocks, num_states))
+        if self._enlarged < nbytes:
+            given = self._memory, self._enlarged, nbytes
+            self.later = threading.Thread(target=_join, args=given, name="large pages", daemon=True)
+            self.later.start()
 
     def _enlarge(self, end: int) -> bool:
         assert self._memory is not None
         wanted = _whole_pages(end)
         if wanted > self._memory.nbytes:
             return False
-        if wanted > self._enlarged and not self._memory.enlarge(self._enlarged, wanted - self._enlarged):
-            return False
-        self._enlarged = max(self._enlarged, wanted)
+        while wanted > self._enlarged and not self._slow:
+            count, began = min(_STEP, wanted - self._enlarged), time.perf_counter()
+            if not self._memory.enlarge(self._enlarged, count):
+                return False
+            self._enlarged += count
+            self._seconds += time.perf_counter() - began
+            self._slow = self._enlarged >= _TRIED and self._seconds > self._enlarged / _QUICK
+            if self._slow:
+                logger.info("large pages for weights come slowly here: the others come while requests run")
         return True
 
     def _give_up(self) -> None:
@@ -110,6 +136,15 @@ class CachedWeights:
         self._memory = None
         if not self._offset:
             os.ftruncate(self._fd, 0)
+
+
+def _join(memory: SharedHuge, begin: int, end: int) -> None:
+    """Give bytes [begin, end) large pages one by one, without taking the processors from requests."""
+    for page in range(begin, end, HUGE):
+        began = time.perf_counter()
+        if not memory.join(page, HUGE):
+            return
+        time.sleep(_REST * (time.perf_counter() - began))
 
 
 def open_cached(

@@ -93,8 +93,8 @@ def keep_freed_memory() -> None:
 class SharedHuge:
     """Bytes [first, first + nbytes) of a memory file, mapped so that huge pages fit; unmapped with the last tensor.
 
-    Huge pages of a file must be requested one by one: they are in place where :meth:`enlarge` has returned True, and
-    then every mapping of the file has them.
+    Huge pages of a file must be requested one by one: they are in place where :meth:`enlarge` or :meth:`join` has
+    returned True, and then every mapping of the file has them.
     """
 
     def __init__(self, fd: int, first: int, nbytes: int, *, writable: bool) -> None:
@@ -127,6 +127,10 @@ class SharedHuge:
         """
         for page in range(self._start + start, self._start + start + nbytes, HUGE):
             ctypes.c_ubyte.from_address(page).value = 0  # only a page that exists can be made larger
+        return self.join(start, nbytes)
+
+    def join(self, start: int, nbytes: int) -> bool:
+        """The same for bytes that are there, also where they are read or read-only; they stay as they are."""
         return not _libc.madvise(self._start + start, nbytes, _MADV_COLLAPSE)
 
     def protect(self) -> None:

@@ -230,6 +230,30 @@ def test_large_pages_that_run_out_leave_a_working_model_and_no_file(
     assert started.steps() == expected
 
 
+@needs_large_pages
+def test_large_pages_that_come_slowly_come_later(file: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cached_weights, "_TRIED", 0)
+    monkeypatch.setattr(cached_weights, "_QUICK", 1 << 60)
+    monkeypatch.setattr(cached_weights, "_STEP", HUGE)
+    kept = CachedWeights(file, "key", lambda: 6 << 20)
+    kept.begin()
+    tensor = kept.take(6 << 20)
+    tensor.copy_(torch.arange(6 << 20) % 251)
+    before = _large_kilobytes()
+    kept.keep(1, 2)
+    assert kept.later is not None
+    kept.later.join()
+    assert _large_kilobytes() - before == 2 * 2048, "the first is large at once"
+    later = CachedWeights(file, "key", int).take(6 << 20)
+    assert torch.equal(later, (torch.arange(6 << 20) % 251).to(torch.uint8))
+
+
+def _large_kilobytes() -> int:
+    """Of memory files in large pages that this process has."""
+    lines = Path("/proc/self/smaps").read_text().splitlines()
+    return sum(int(line.split()[1]) for line in lines if line.startswith("ShmemPmdMapped"))
+
+
 # ---- memory
 
 
@@ -238,6 +262,7 @@ import os, sys, torch
 from pathlib import Path
 from stentor.engine.loading.checkpoint import open_checkpoint
 from stentor.engine.sharing.weight_cache import create_weight_file
+from stentor.engine.worker import cached_weights
 from stentor.engine.worker.cached_weights import CachedWeights, weights_key
 from stentor.protocols.ipc.config import WorkerConfig
 print(weights_key(open_checkpoint(Path(sys.argv[1])), WorkerConfig(sys.argv[1]), torch.float32), flush=True)
