@@ -15,8 +15,10 @@ Progress = Callable[[int, int], None]
 def read_piece(
     file: FileIO, path: Path, name: str, offset: int, count: int, room: bytearray | None = None
 ) -> torch.Tensor:
-    """Bytes [offset, offset + count) of a file, uint8 [count]; ``name``: for errors. ``room``: where they are put, if it
-    has as many; pages that are read into again cost half of what new ones do."""
+    """Bytes [offset, offset + count) of a file, uint8 [count]; ``name``: for errors.
+
+    ``room``: where they are put, of as many bytes or more. To read into pages again takes half of the time of new ones.
+    """
     buffer = bytearray(count) if room is None else room
     view = memoryview(buffer)[:count]
     try:

@@ -91,9 +91,9 @@ def iterate_weights(
     if a file cannot be read. The form depends on the format:
 
     - safetensors and torch: as stored, as views of the mapped file. Copy what is to be written or to outlive it.
-    - GGUF: in ``dtype``, dequantised piecewise. Those named in ``raw`` are blocks, uint8 [rows, bytes of a row], which
-      are good until the next tensor: copy what is to outlive it. Short tensors that are computed from stored ones are float32. Either the ``head`` for multi-token prediction is read, or
-      all else.
+    - GGUF: in ``dtype``, dequantised piecewise. Those named in ``raw`` are blocks, uint8 [rows, bytes of a row], good
+      until the next tensor. Short tensors that are computed from stored ones are float32. Either the ``head`` for
+      multi-token prediction is read, or all else.
     - dummy: in ``dtype``, of the ``shapes`` of plain weights, values by ``seed``.
     """
     device = device or torch.device("cpu")
