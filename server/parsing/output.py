@@ -108,7 +108,6 @@ FORMATS: Final[tuple[ToolFormat, ...]] = (
 _ALIASES: Final = {
     "qwen": "hermes",
     "qwen3_json": "hermes",
-    "mimo": "hermes",
     "granite4": "hermes",
     "qwen3_xml": "qwen3_coder",
     "nemotron_v3": "qwen3_coder",

@@ -55,6 +55,8 @@ class _Append:
 
 
 _DEEPSEEK: Final = "\uff5cAssistant\uff5c"
+_DSML: Final = tuple(f"<\uff5cDSML\uff5c{tag}>" for tag in ("function_calls", "tool_calls", " calls"))
+"""In front of calls, since V3.2."""
 
 _MUSE: Final = MessageFormat(
     "muse",
@@ -194,11 +196,22 @@ _IN_ORDER: Final[tuple[ReasoningFormat, ...]] = (
         aliases=("deepseek_v4", "deepseek_v41"),
         omits_begin=True,
         on=False,
+        calls=_DSML,
         signs=(_DEEPSEEK, "</think>", "thinking is defined"),
     ),
-    ReasoningFormat("deepseek_r1", aliases=("step5",), omits_begin=True, signs=(_DEEPSEEK, "<think>", "</think>")),
     ReasoningFormat(
-        "glm45", aliases=("glm47", "ling3", "poolside_v1"), calls=("<tool_call>",), signs=("[gMASK]", "</think>")
+        "deepseek_r1",
+        aliases=("step5",),
+        omits_begin=True,
+        calls=_DSML,
+        signs=(_DEEPSEEK, "<think>", "</think>"),
+    ),
+    ReasoningFormat(
+        "glm45",
+        aliases=("glm47", "ling3", "poolside_v1"),
+        calls=("<tool_call>",),
+        mentions_calls=True,
+        signs=("[gMASK]", "</think>"),
     ),
     ReasoningFormat("step3", aliases=("step3p5",), omits_begin=True),
     ReasoningFormat("holo2", omits_begin=True),
@@ -208,9 +221,12 @@ _IN_ORDER: Final[tuple[ReasoningFormat, ...]] = (
         aliases=("nemotron",),
         omits_begin=True,
         calls=("<tool_call>", "<TOOLCALL>"),
+        mentions_calls=True,
         signs=("<SPECIAL_", "</think>"),
     ),
-    ReasoningFormat("granite_thinking", aliases=("granite_thinking_parser",), calls=("<tool_call>",)),
+    ReasoningFormat(
+        "granite_thinking", aliases=("granite_thinking_parser",), calls=("<tool_call>",), mentions_calls=True
+    ),
     ReasoningFormat(
         "hy_v3_opensource",
         ("<think:opensource>",),
@@ -220,7 +236,9 @@ _IN_ORDER: Final[tuple[ReasoningFormat, ...]] = (
     ReasoningFormat("hy_v3", signs=("hy_Assistant",)),
     ReasoningFormat("hy_v4", omits_begin=True, calls=("<tool_calls>",)),
     # models that write both markers themselves, where their prompt does not
-    ReasoningFormat("qwen3", aliases=("mimo", "minicpmv"), calls=("<tool_call>",), signs=("</think>",)),
+    ReasoningFormat(
+        "qwen3", aliases=("mimo", "minicpmv"), calls=("<tool_call>",), mentions_calls=True, signs=("</think>",)
+    ),
 )
 
 REASONING_FORMATS: Final[Mapping[str, ReasoningFormat]] = {

@@ -1,7 +1,9 @@
 """Reasoning between a marker that begins it and one that ends it: nearly every family."""
 
+import re
 from enum import Enum
 from functools import cached_property
+from typing import Final
 
 import msgspec
 
@@ -24,6 +26,8 @@ class ReasoningFormat(msgspec.Struct, frozen=True, dict=True):
     """Whether it thinks where neither prompt nor request says; only matters with ``omits_begin``."""
     calls: tuple[str, ...] = ()
     """Markers of tool calls, if those end reasoning too."""
+    mentions_calls: bool = False
+    """Such a marker is plain text, which reasoning may also mention: it counts only where a call follows."""
     wrapper: tuple[str, str] | None = None
     """Markers around the answer, which are not part of it."""
     closings: tuple[str, ...] = ()
@@ -73,6 +77,13 @@ class ReasoningFormat(msgspec.Struct, frozen=True, dict=True):
         return MarkedParser(self, opened, self.calls if calls else ())
 
 
+MAX_SPACE: Final = 64
+"""Characters of white space behind the marker of a call."""
+_CALLED: Final = re.compile(r"\w|\s{0,64}[{\[<]|\s{0,32}\n\s{0,32}\w")
+"""What follows the marker of a call where one is made: its name, its JSON, or its first tag. Prose has a blank or a
+punctuation mark there."""
+
+
 class _Phase(Enum):
     BEFORE = 1  # nothing but white space so far
     THINKING = 2
@@ -88,12 +99,15 @@ class MarkedParser:
     before a marker that begins the whole is dropped with it, and so is an end marker of nothing.
     """
 
-    __slots__ = ("_format", "_held", "_lead", "_newlines", "_opened", "_phase", "_space", "_stops", "_wrapper")
+    __slots__ = (
+        *("_format", "_held", "_interrupts", "_lead", "_newlines", "_opened", "_phase", "_space", "_stops", "_wrapper"),
+    )
 
     def __init__(self, format: ReasoningFormat, opened: bool, interrupts: tuple[str, ...]) -> None:
         self._format = format
         self._opened = opened
         self._wrapper = format.wrapper
+        self._interrupts = interrupts
         self._stops = scanner((*format.ends, *interrupts))
         self._phase = _Phase.BEFORE
         self._held = ""
@@ -153,7 +167,11 @@ class MarkedParser:
                 self._phase = _Phase.THINKING
         rest, self._held = self._held, ""
         if self._phase is _Phase.THINKING:
-            self._add_thought(rest, pieces)
+            if rest.startswith(self._interrupts):
+                self._newlines = 0
+                pieces.append(Content(rest))
+            else:
+                self._add_thought(rest, pieces)
             return pieces
         rest = "\n" * self._newlines + rest
         self._newlines = 0
@@ -202,6 +220,17 @@ class MarkedParser:
     def _think(self, pieces: list[Piece]) -> None:
         held = self._held
         found = self._stops.search(held)
+        while found is not None and found.group() in self._interrupts and self._format.mentions_calls:
+            rest = held[found.end() :]
+            if _CALLED.match(rest):
+                break
+            if len(rest) < MAX_SPACE and not rest.strip():  # what follows is not known yet
+                self._add_thought(held[: found.start()], pieces)
+                self._held = held[found.start() :]
+                return
+            self._add_thought(held[: found.end()], pieces)
+            held = rest
+            found = self._stops.search(held)
         if found is None:
             settled = self._stops.held(held)
             self._held = held[settled:]

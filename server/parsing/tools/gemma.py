@@ -152,7 +152,8 @@ class _Reading:
             sink(f'{opening}"{escaped(key)}":')
             opening = ","
             types = arguments.types(key) if arguments is not None else STRING
-            if not (yield from self._value(sink, types, depth)):
+            as_text = arguments is not None and arguments.declared(key) == STRING
+            if not (yield from self._value(sink, types, depth, as_text=as_text)):
                 return False
 
     def _key(self) -> Steps[str]:
@@ -169,7 +170,8 @@ class _Reading:
         yield from reader.space()
         return key if (yield from reader.accept(":")) else ""
 
-    def _value(self, sink: Sink, types: frozenset[str], depth: int) -> Steps[bool]:
+    def _value(self, sink: Sink, types: frozenset[str], depth: int, *, as_text: bool = False) -> Steps[bool]:
+        """``as_text``: the schema says that the value is a string, also where the model writes a number."""
         reader, format = self._reader, self._format
         char = yield from reader.space()
         if depth > MAX_DEPTH:
@@ -189,7 +191,8 @@ class _Reading:
         if not text or not char:
             return False
         text = _CONSTANTS.get(text, text)
-        sink(text if is_json(text) else json.dumps(text, ensure_ascii=False))
+        as_text = as_text and text != "null"
+        sink(text if is_json(text) and not as_text else json.dumps(text, ensure_ascii=False))
         return True
 
     def _string(self, sink: Sink, types: frozenset[str]) -> Steps[bool]:

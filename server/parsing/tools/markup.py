@@ -140,7 +140,7 @@ class _Reading:
                 if not met:
                     return False
         parts: list[str] = []
-        end = yield from reader.until(scanner(format.name_ends), parts.append)
+        end = yield from reader.until(scanner((*format.name_ends, format.call_end)), parts.append)
         name = self._name(parts)
         if not end or not name or "\n" in name or name[0] == "{":
             return False
@@ -160,16 +160,17 @@ class _Reading:
     def _arguments(self, arguments: Arguments, met: str) -> Steps[None]:
         """Up to the end of the call; ``met`` is the marker behind its name."""
         format, reader = self._format, self._reader
+        ends = (format.call_end, *((format.section_end,) if format.section_end else ()))  # models forget the first
         while True:
             met = met.lstrip("\n")
-            if met not in {format.parameter, format.call_end}:
+            if met not in {format.parameter, *ends}:
                 yield from reader.space()
-                met = yield from reader.accept(format.parameter, format.call_end)
+                met = yield from reader.accept(format.parameter, *ends)
                 if not met:
-                    met = yield from reader.until(scanner((format.parameter, format.call_end)), nothing)
+                    met = yield from reader.until(scanner((format.parameter, *ends)), nothing)
             if not met:
                 return
-            if met == format.call_end:
+            if met in ends:
                 self._output.arguments("}" if self._any else "{}")
                 self._output.end()
                 return

@@ -161,6 +161,15 @@ _QWEN3_CODER: Final = Markup(
     written=(">\n", ">\n", "\n"),
     signs=(Signs(("<function=", "<parameter="), ("<seed:tool_call>",)),),
 )
+# the same without any line break, so that those in a value are the value's
+_MIMO: Final = replace(
+    _QWEN3_CODER,
+    name="mimo",
+    layout=Layout(before="<tool_call><function=", after="</tool_call>"),
+    trim=False,
+    written=(">", ">", ""),
+    signs=(Signs(("<tool_call><function=", "<parameter=")),),
+)
 _GLM45: Final = Markup(
     name="glm45",
     layout=Layout(before="<tool_call>", between="\n"),
@@ -282,6 +291,7 @@ FORMATS: Final = (
         written=(">\n", ">", "\n"),
         signs=(Signs(("<seed:tool_call>",)),),
     ),
+    _MIMO,
     _QWEN3_CODER,
     Markup(
         name="minicpm5",

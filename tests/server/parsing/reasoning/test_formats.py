@@ -104,12 +104,32 @@ def test_what_a_model_thinks_and_what_it_answers_are_told_apart(
         ("minimax_m2", "<minimax:tool_call>"),
         ("minimax_m3", "]<]minimax[>[<tool_call>"),
         ("seed_oss", "<seed:tool_call>"),
+        *((name, "<｜DSML｜tool_calls>") for name in ("deepseek_r1", "deepseek_v3", "deepseek_v4")),
+        ("deepseek_v41", "<｜DSML｜ calls>"),
     ],
 )
 def test_a_tool_call_ends_reasoning_where_tools_may_be_called(name: str, call: str) -> None:
     text = f"I will.\n{call}it"
     assert split(name, text, opened=True, calls=True) == ("I will.", f"{call}it")
     assert split(name, text, opened=True) == (text, "")
+
+
+@pytest.mark.parametrize("name", ["qwen3", "glm45", "nemotron_v3", "granite_thinking"])
+@pytest.mark.parametrize(
+    ("mention", "call"),
+    [
+        ("I write <tool_call> with JSON.", '\n<tool_call>\n{"name": "f"}</tool_call>'),
+        ("I write `<tool_call>`, then <tool_call>.", "<tool_call>\n<function=f>\n</function></tool_call>"),
+        ("A <tool_call>" + " " * 70 + "is long.", "<tool_call>f\n</tool_call>"),
+    ],
+)
+def test_reasoning_that_mentions_a_marker_of_calls_goes_on(name: str, mention: str, call: str) -> None:
+    assert split(name, f"{mention}{call}", opened=True, calls=True) == (mention, call.lstrip())
+    assert split(name, f"{mention}\n</think>\n\n{call}", opened=True, calls=True) == (mention, call.lstrip())
+
+
+def test_a_marker_of_calls_at_the_very_end_ends_reasoning() -> None:
+    assert split("qwen3", "So.\n<tool_call>\n", opened=True, calls=True) == ("So.", "<tool_call>\n")
 
 
 def test_reasoning_is_handed_out_as_it_comes() -> None:

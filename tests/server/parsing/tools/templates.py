@@ -125,6 +125,7 @@ CALLS: Final = {
     "ernie45": "{{ '\n<response>\n</response>\n' }}" + _each(_TAGGED),
     "plain": _each(_TAGGED),
     "qwen3_coder": _each("{{ '\n<tool_call>\n' }}" + _QWEN + "{{ '</tool_call>' }}"),
+    "mimo": _each(_markup("<tool_call><function=NAME>", "<parameter=", ">", "</parameter>", "</function></tool_call>")),
     "seed_oss": _each("{{ '\n<seed:tool_call>\n' }}" + _QWEN + "{{ '</seed:tool_call>' }}"),
     "minicpm5": _each(_markup('<function name="NAME">', '<param name="', '">', "</param>", "</function>\n")),
     "minimax_m2": "{{ '\n<minimax:tool_call>\n' }}"

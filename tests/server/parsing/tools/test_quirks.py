@@ -162,3 +162,37 @@ def test_keys_of_kimi_k3_are_attributes() -> None:
     assert read(format, *cut(text, 1), tools=[known]).named == [("f", {'a & "b"': 1})]
     lark = Lark({})
     assert f'key=\\"{key}\\"' in lark.source(format.free_grammar(lark, [known]))
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        (
+            "deepseek_v4",
+            '<｜DSML｜tool_calls>\n<｜DSML｜invoke name="f">\n<｜DSML｜parameter name="a" string="true">b'
+            "</｜DSML｜parameter>\n</｜DSML｜tool_calls>Done.",
+        ),
+        ("qwen3_coder", "<tool_call>\n<function=f>\n<parameter=a>\nb\n</parameter>\n</tool_call>Done."),
+    ],
+)
+def test_the_end_of_a_section_ends_a_call_that_has_no_end_of_its_own(name: str, text: str) -> None:
+    reading = read(TOOL_FORMATS[name], *cut(text, 1))
+    assert (reading.named, reading.content, reading.order[-2]) == ([("f", {"a": "b"})], "Done.", "end")
+
+
+def test_a_call_whose_name_has_no_end_does_not_take_the_arguments_of_the_next() -> None:
+    call = "<seed:tool_call>\n<function=f>\n<parameter=a>b</parameter>\n</function>\n</seed:tool_call>"
+    text = f"<seed:tool_call>\n<function=broken</function>\n</seed:tool_call>{call}"
+    assert read(TOOL_FORMATS["seed_oss"], *cut(text, 1)).named == [("broken", {}), ("f", {"a": "b"})]
+
+
+def test_line_breaks_in_values_of_mimo_are_part_of_them() -> None:
+    text = "<tool_call><function=f><parameter=a>\nb\n</parameter></function></tool_call>"
+    assert read(TOOL_FORMATS["mimo"], *cut(text, 1)).named == [("f", {"a": "\nb\n"})]
+
+
+def test_a_bare_number_of_gemma_is_a_string_where_the_schema_says_so() -> None:
+    text = "<|tool_call>call:f{zip:01234,code:12,label:null,free:5,many:[1]}<tool_call|>"
+    known = tool(zip={"type": "string"}, code={"type": "string"}, label={"type": "string"})
+    value = {"zip": "01234", "code": "12", "label": None, "free": 5, "many": [1]}
+    assert read(TOOL_FORMATS["gemma4"], *cut(text, 1), tools=[known]).named == [("f", value)]
