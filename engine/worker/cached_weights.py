@@ -101,16 +101,21 @@ class CachedWeights:
         return self.found is not None and self.found.layout == self._sizes.hexdigest()
 
     def keep(self, max_model_len: int, num_blocks: int, num_states: int = 0) -> None:
-        """Make loaded weights read-only and available to other workers."""
-        if self._memory is None or self.filled:
+        """Make loaded weights read-only and available to other workers, and join the small pages that there are: a
+        worker before this one may have ended before it was through."""
+        if self._memory is None:
             return
-        nbytes = _whole_pages(self._offset)
-        self._memory.protect()
-        os.ftruncate(self._fd, DATA_START + nbytes)
-        layout = self._sizes.hexdigest()
-        write_header(self._fd, WeightHeader(self._key, layout, nbytes, max_model_len, num_blocks, num_states))
-        if self._enlarged < nbytes:
-            given = self._memory, self._enlarged, nbytes
+        large = 0
+        if self.found is None:
+            large, nbytes = self._enlarged, _whole_pages(self._offset)
+            self._memory.protect()
+            os.ftruncate(self._fd, DATA_START + nbytes)
+            layout = self._sizes.hexdigest()
+            write_header(self._fd, WeightHeader(self._key, layout, nbytes, max_model_len, num_blocks, num_states))
+        else:
+            nbytes = self.found.nbytes
+        if large < nbytes:
+            given = self._memory, large, nbytes
             self.later = threading.Thread(target=_join, args=given, name="large pages", daemon=True)
             self.later.start()
 
