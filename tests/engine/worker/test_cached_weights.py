@@ -239,26 +239,32 @@ def test_large_pages_that_come_slowly_come_later(file: int, monkeypatch: pytest.
     kept.begin()
     tensor = kept.take(6 << 20)
     tensor.copy_(torch.arange(6 << 20) % 251)
-    before = _large_kilobytes()
     with monkeypatch.context() as ended:  # before it was through
         ended.setattr(SharedHuge, "join", lambda *_: False)
         kept.keep(1, 2)
         assert kept.later is not None
         kept.later.join()
-    assert _large_kilobytes() == before
+    assert _large_kilobytes(tensor) == 2048, "the first is large at once"
     later = CachedWeights(file, "key", int)
     found = later.take(6 << 20)
     later.keep(1, 2)
     assert later.later is not None
     later.later.join()
-    assert _large_kilobytes() - before == 3 * 2048, "all of its own mapping"
+    assert _large_kilobytes(found) == 3 * 2048
     assert torch.equal(found, (torch.arange(6 << 20) % 251).to(torch.uint8))
 
 
-def _large_kilobytes() -> int:
-    """Of memory files in large pages that this process has."""
-    lines = Path("/proc/self/smaps").read_text().splitlines()
-    return sum(int(line.split()[1]) for line in lines if line.startswith("ShmemPmdMapped"))
+def _large_kilobytes(tensor: torch.Tensor) -> int:
+    """In large pages, of the mapping in which a tensor lies: others may come and go meanwhile."""
+    inside, at = False, tensor.data_ptr()
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        first, *rest = line.split()
+        if not first.endswith(":"):
+            begin, end = (int(each, 16) for each in first.split("-"))
+            inside = begin <= at < end
+        elif inside and first == "ShmemPmdMapped:":
+            return int(rest[0])
+    raise AssertionError("the tensor lies in no mapping")
 
 
 # ---- memory
