@@ -33,7 +33,7 @@ _QUICK = 1 << 30
 _STEP = 32 << 20
 """Bytes that get large pages at a time."""
 _REST = 3
-"""Large pages that come later take one part of a core's time in so many and one."""
+"""Seconds of rest behind each large page that comes later, for each second that it took."""
 
 
 class CachedWeights:
